@@ -1,0 +1,1 @@
+"""The terminal console: reads /health, never touches the engine."""

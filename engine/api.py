@@ -1,0 +1,100 @@
+"""The seam between the engine and whoever embeds it: what HTTP needs of an engine, and of its model.
+
+`engine.loop.Engine` implements `EnginePort`; tests implement it with scripted engines. All methods are safe from any
+thread, and none waits for a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.protocol import Health
+from engine.request import EventSink, Request
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back, built from the model's own file."""
+
+    vocab_size: int
+    eos_ids: frozenset[int]
+    bos_id: int | None
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of `text`. `special` lets the spellings of control tokens in `text` become those tokens (for
+        rendered templates only; client text never gets it). Adds no token of its own."""
+        ...
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Token ids of a raw completion prompt: `encode(text)` with the start token where the file asks for one."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that `token` adds to the text; empty for a control token."""
+        ...
+
+    def token_text(self, token: int) -> str:
+        """The token as a client is shown it in log-probabilities (control tokens by their spelling)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A rendered conversation: its ids, and how many of them reach to the end of the first user message."""
+
+    ids: tuple[int, ...]
+    first_user_end: int
+
+
+class ChatTemplate(Protocol):
+    """The model's own chat template."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        extra: Mapping[str, Any] | None = None,
+    ) -> ChatPrompt:
+        """Render and tokenise `messages` (role and string content each). Raises RequestError(400) with the
+        template's own message where the template refuses them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The loaded model as a dialect sees it. `template` None: chat is a 400 that says the model has none."""
+
+    name: str
+    created: int
+    max_len: int
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+
+class EnginePort(Protocol):
+    """An engine, from outside."""
+
+    @property
+    def model(self) -> ServedModel | None:
+        """None until the model has loaded."""
+        ...
+
+    def submit(self, request: Request, sink: EventSink) -> None:
+        """Hand over a request. Raises RequestError at once where it can never run (too long, too large), or now
+        cannot (`queue_full`, `loading`, `draining`); otherwise the sink hears everything, ending in Done or Failed."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """The client left: stop every choice of the request within one chunk or one round. Unknown ids are ignored."""
+        ...
+
+    def health(self) -> Health:
+        """The newest published snapshot."""
+        ...
+
+    def drain(self) -> None:
+        """Accept nothing more; what runs goes on."""
+        ...

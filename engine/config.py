@@ -1,0 +1,40 @@
+"""The engine's configuration: frozen, every "auto" resolved or left to the box by None."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an engine is started with. Sizes in bytes, times in seconds, lengths in tokens.
+
+    None means "by the box": `max_len` the model's own window as far as the box holds it, `side_max_len`
+    min(65,536, max_len), `floor_bytes` min(15 GiB, 10 % of total), `hard_floor_bytes` two thirds of the floor,
+    `side_min_room` min(16,384, a quarter of the side window), `threads` the cores this process may use.
+    """
+
+    model: Path
+    model_name: str
+    parallel: int = 1
+    max_len: int | None = None
+    side_max_len: int | None = None
+    floor_bytes: int | None = None
+    hard_floor_bytes: int | None = None
+    kv_pool: bool = True
+    kv_margin_rows: int = 256
+    prefill_chunk: int | None = None
+    decode_share: float = 0.5
+    queue_limit: int = 8
+    queue_timeout_s: float = 240.0
+    request_timeout_s: float = 3600.0
+    side_slot0_wait_s: float = 3.0
+    side_home_wait_s: float = 3.0
+    side_min_room: int | None = None
+    device: str = "auto"
+    threads: int | None = None
+    state_dir: Path | None = None
+    residency_file: Path | None = None

@@ -1,0 +1,1 @@
+"""The HTTP layer: one file a dialect."""

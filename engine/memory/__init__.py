@@ -1,0 +1,1 @@
+"""Whether a request fits, and what is given back first."""

@@ -1,0 +1,55 @@
+"""The one entry through which the loop computes: a row batch in, logits out.
+
+`Runner` is what the loop knows of a model on a device. Every slot's rows go through `forward`, be they a prompt chunk,
+plain decode, a chain or a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.kv.layout import KvLayout
+from engine.rows import RowBatch
+
+
+class KvAddresses(Protocol):
+    """Where a slot's KV tensors lie: what a runner needs of the pool."""
+
+    def base(self, slot: int, tensor: int) -> int:
+        """Address of row 0 of the slot's `tensor` (index into the layout)."""
+        ...
+
+    def window(self, slot: int) -> int:
+        """Rows reserved for the slot."""
+        ...
+
+
+class Runner(Protocol):
+    """A loaded model on a device. Only the engine thread calls it."""
+
+    layout: KvLayout
+    vocab_size: int
+    max_rows: int
+    """Rows that one forward takes at most."""
+
+    def attach(self, kv: KvAddresses, slots: int) -> None:
+        """Learn where the slots' KV lies. Called once, before the first forward."""
+        ...
+
+    def forward(self, batch: RowBatch) -> NDArray[np.float32]:
+        """Compute all rows, writing each row's K and V at its `kv_row`; return the logits of `batch.logit_rows`, shape
+        (len(logit_rows), vocab_size), float32. The array is a view that the next forward overwrites. The caller has
+        committed every KV row that the batch writes."""
+        ...
+
+    def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
+        """Keep an accepted path of a tree: copy KV row `start + path[i]` to `start + i`, for i in order."""
+        ...
+
+    def workspace_bytes(self) -> int:
+        """Bytes of transient buffers that this runner holds now."""
+        ...

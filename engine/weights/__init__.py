@@ -1,0 +1,1 @@
+"""Weights from files, in the forms that the kernels run."""

@@ -1,0 +1,1 @@
+"""Kernels and their launchers, with a torch twin of each."""

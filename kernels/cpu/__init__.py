@@ -1,0 +1,1 @@
+"""The CPU kernels: compiled where a compiler is present, torch otherwise."""

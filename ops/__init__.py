@@ -1,0 +1,1 @@
+"""What an operator edits or installs: settings files, profiles, the residency plan. Data only."""
