@@ -59,14 +59,14 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every wire type: immutable, keyword-only."""
 
 
-class Loading(Wire):
+class Loading(Wire, frozen=True, kw_only=True):
     stage: str
     done_bytes: int
     total_bytes: int
     eta_s: float | None
 
 
-class WeightForm(Wire):
+class WeightForm(Wire, frozen=True, kw_only=True):
     """One form that weights take in the file and how the backend runs it."""
 
     file: str
@@ -74,12 +74,12 @@ class WeightForm(Wire):
     tensors: int
 
 
-class Weights(Wire):
+class Weights(Wire, frozen=True, kw_only=True):
     bytes: int
     forms: list[WeightForm]
 
 
-class Model(Wire):
+class Model(Wire, frozen=True, kw_only=True):
     name: str
     arch: str
     max_len: int
@@ -89,13 +89,13 @@ class Model(Wire):
     backend: str = ""
 
 
-class SideDisk(Wire):
+class SideDisk(Wire, frozen=True, kw_only=True):
     lookups: int = 0
     hits: int = 0
     restored_tokens: int = 0
 
 
-class Totals(Wire):
+class Totals(Wire, frozen=True, kw_only=True):
     """Requests since start, each counted once, by how it ended."""
 
     served: int = 0
@@ -106,7 +106,7 @@ class Totals(Wire):
     waiting_memory: int = 0
 
 
-class Parallel(Wire):
+class Parallel(Wire, frozen=True, kw_only=True):
     requested: int
     slots: int
     max_running: int
@@ -124,7 +124,7 @@ class Parallel(Wire):
     totals: Totals
 
 
-class LaneRequest(Wire):
+class LaneRequest(Wire, frozen=True, kw_only=True):
     id: str
     client: str
     prompt_tokens: int
@@ -139,7 +139,7 @@ class LaneRequest(Wire):
     age_s: float
 
 
-class Lane(Wire):
+class Lane(Wire, frozen=True, kw_only=True):
     """One slot as it is now.
 
     `rows` are KV rows written and valid, `committed_rows` the rows that pages back (with the margin),
@@ -159,7 +159,7 @@ class Lane(Wire):
     request: LaneRequest | None
 
 
-class Queued(Wire):
+class Queued(Wire, frozen=True, kw_only=True):
     id: str
     state: WaitState
     reason: str
@@ -170,7 +170,7 @@ class Queued(Wire):
     client: str
 
 
-class KvPool(Wire):
+class KvPool(Wire, frozen=True, kw_only=True):
     """The pool's books: sum(by_slot) = sum(by_kind) = committed_bytes = committed_pages x page_bytes."""
 
     enabled: bool
@@ -187,7 +187,7 @@ class KvPool(Wire):
     refused: int
 
 
-class MemorySplit(Wire):
+class MemorySplit(Wire, frozen=True, kw_only=True):
     weights: int
     kv_committed: int
     caches: int
@@ -199,7 +199,7 @@ class MemorySplit(Wire):
     outside: int
 
 
-class DeviceMemory(Wire):
+class DeviceMemory(Wire, frozen=True, kw_only=True):
     name: str
     source: str
     total: int
@@ -209,7 +209,7 @@ class DeviceMemory(Wire):
     split: MemorySplit
 
 
-class Memory(Wire):
+class Memory(Wire, frozen=True, kw_only=True):
     """The memory that holds the KV; `split` adds up to `total - available`."""
 
     source: str
@@ -224,7 +224,7 @@ class Memory(Wire):
     devices: list[DeviceMemory]
 
 
-class CacheLevel(Wire):
+class CacheLevel(Wire, frozen=True, kw_only=True):
     entries: int = 0
     held_bytes: int = 0
     limit_bytes: int | None = None
@@ -233,7 +233,7 @@ class CacheLevel(Wire):
     refused: int = 0
 
 
-class Role(Wire):
+class Role(Wire, frozen=True, kw_only=True):
     name: str
     kind: str
     state: RoleState
@@ -244,14 +244,14 @@ class Role(Wire):
     reloads: int
 
 
-class Speculation(Wire):
+class Speculation(Wire, frozen=True, kw_only=True):
     drafters: list[str]
     rounds: int
     drafted: int
     accepted: int
 
 
-class Health(Wire):
+class Health(Wire, frozen=True, kw_only=True):
     """The body of `GET /health`."""
 
     status: Status
@@ -272,7 +272,7 @@ class Health(Wire):
     contract: str = CONTRACT
 
 
-class SlotView(Wire):
+class SlotView(Wire, frozen=True, kw_only=True):
     """One entry of `GET /slots`."""
 
     id: int
@@ -284,7 +284,7 @@ class SlotView(Wire):
     reason: str | None
 
 
-class TokenDifference(Wire):
+class TokenDifference(Wire, frozen=True, kw_only=True):
     """Where a text parted from its alone text: the token index, both tokens, and the alone run's top-2 gap in nats."""
 
     prompt: int
@@ -294,18 +294,18 @@ class TokenDifference(Wire):
     gap_nats: float | None
 
 
-class Spread(Wire):
+class Spread(Wire, frozen=True, kw_only=True):
     median: float
     min: float | None = None
     last: float | None = None
 
 
-class Proof(Wire):
+class Proof(Wire, frozen=True, kw_only=True):
     peak_decoding: int
     rounds: dict[str, int]
 
 
-class BenchLevel(Wire):
+class BenchLevel(Wire, frozen=True, kw_only=True):
     c: int
     valid: bool
     why_invalid: str | None
@@ -321,14 +321,14 @@ class BenchLevel(Wire):
     proof: Proof
 
 
-class BenchEngine(Wire):
+class BenchEngine(Wire, frozen=True, kw_only=True):
     model: str
     device: str
     parallel: int
     version: str
 
 
-class BenchReport(Wire):
+class BenchReport(Wire, frozen=True, kw_only=True):
     valid: bool
     engine: BenchEngine
     prompts: int
@@ -336,7 +336,7 @@ class BenchReport(Wire):
     levels: list[BenchLevel]
 
 
-class PlanMemory(Wire):
+class PlanMemory(Wire, frozen=True, kw_only=True):
     source: str
     available: int
     floor: int
@@ -344,7 +344,7 @@ class PlanMemory(Wire):
     engine_growth_to_come: int
 
 
-class PlanDecision(Wire):
+class PlanDecision(Wire, frozen=True, kw_only=True):
     role: str
     kind: str
     decision: str
@@ -355,7 +355,7 @@ class PlanDecision(Wire):
     to_fit: str | None
 
 
-class PlanReport(Wire):
+class PlanReport(Wire, frozen=True, kw_only=True):
     dry_run: bool
     memory: PlanMemory
     decisions: list[PlanDecision]

@@ -1,4 +1,4 @@
-"""How a sequence's KV lies in memory: one range per (slot, layer, K or V), rows contiguous, the whole window reserved."""
+"""How KV lies in memory: one range per (slot, layer, K or V), rows contiguous, the whole window reserved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class KvTensor:
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """All KV tensors of one slot, in the order of their ranges. Every slot has the same tensors; only windows differ."""
+    """All KV tensors of one slot, in the order of their ranges. Slots have the same tensors; only windows differ."""
 
     tensors: tuple[KvTensor, ...]
 
