@@ -1,0 +1,49 @@
+"""Weight forms: how a matrix lies in a file, before any kernel packs it for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Form(StrEnum):
+    """Element forms of a weight file, by GGUF's names."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    Q4_0 = "q4_0"
+    Q4_1 = "q4_1"
+    Q8_0 = "q8_0"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpec:
+    """`values` consecutive values along K share one block of `bytes`."""
+
+    values: int
+    bytes: int
+
+
+BLOCKS: dict[Form, BlockSpec] = {
+    Form.F32: BlockSpec(1, 4),
+    Form.F16: BlockSpec(1, 2),
+    Form.BF16: BlockSpec(1, 2),
+    Form.Q4_0: BlockSpec(32, 18),
+    Form.Q4_1: BlockSpec(32, 20),
+    Form.Q8_0: BlockSpec(32, 34),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A tensor as the file holds it. `shape` is (n, k), outputs first and contiguous along k, or (k,) for a vector;
+    `data` are the blocks as bytes, shape (n, k / values * bytes), usually a view of the mapped file."""
+
+    name: str
+    form: Form
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
