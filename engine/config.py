@@ -1,4 +1,4 @@
-"""The engine's configuration: frozen, every "auto" resolved or left to the box by None."""
+"""The configuration of an engine and of the service around it: frozen, "auto" resolved or left to the box by None."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GIB = 1 << 30
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,26 @@ class EngineConfig:
     threads: int | None = None
     state_dir: Path | None = None
     residency_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """How an engine is offered over HTTP. Sizes in bytes, times in seconds.
+
+    Only loopback hosts are accepted until API keys exist. `allowed_hosts` adds names to those a `Host` header may
+    carry (loopback names and literal addresses always may); `allowed_origins` adds web origins that a browser page
+    may call from (`*` allows any). `metrics_token` and `admin_token` open `/metrics` and the body of `/health` to
+    clients elsewhere. `heartbeat_s` is the longest silence on an open stream, `headers_after_s` the longest wait
+    for an admission before a stream's headers go out.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    body_limit_bytes: int = 16 * MIB
+    drain_timeout_s: float = 30.0
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    metrics_token: str | None = None
+    admin_token: str | None = None
+    heartbeat_s: float = 3.0
+    headers_after_s: float = 1.0

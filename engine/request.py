@@ -48,7 +48,8 @@ class Request:
     `first_user_end` is the number of prompt tokens up to and including the first user message (0 where the prompt
     has no messages): a resident conversation is continued only where the match reaches past it. `namespace`
     isolates caches between API keys. `max_tokens` None means the room left. `logprobs` is the number of
-    alternatives to report for each token (0 reports the chosen token alone, None reports nothing).
+    alternatives to report for each token (0 reports the chosen token alone, None reports nothing). `model` is the
+    name the client asked for: recorded and shown, never a condition.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Request:
     logprobs: int | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     namespace: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,94 @@
+"""The state directory of a service: its lock, and the record by which other commands find the running engine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+LOCK_NAME = "engine.lock"
+RECORD_NAME = "engine.json"
+
+
+class StateDirLocked(Exception):
+    """Another engine holds the state directory."""
+
+    def __init__(self, state_dir: Path, pid: int | None) -> None:
+        holder = f"process {pid}" if pid is not None else "another process"
+        super().__init__(f"the state directory {state_dir} is held by {holder}; stop it or choose another --state-dir")
+        self.state_dir = state_dir
+        self.pid = pid
+
+
+class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What `engine.json` says of the running service. `started` is Unix time in seconds."""
+
+    pid: int
+    url: str
+    started: float
+    version: str
+
+
+@contextmanager
+def lock_state_dir(state_dir: Path) -> Iterator[None]:
+    """Hold the directory for this process; made if absent. Raises StateDirLocked where another process holds it.
+
+    The lock is the kernel's (flock), so it ends with the process however that ends. The file keeps the holder's pid.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateDirLocked(state_dir, _pid_in(descriptor)) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _pid_in(descriptor: int) -> int | None:
+    text = os.pread(descriptor, 32, 0).strip()
+    return int(text) if text.isdigit() else None
+
+
+def is_locked(state_dir: Path) -> bool:
+    """Whether a live process holds the directory."""
+    try:
+        descriptor = os.open(state_dir / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def write_record(state_dir: Path, record: ServiceRecord) -> None:
+    """Write `engine.json` whole or not at all."""
+    draft = state_dir / (RECORD_NAME + ".new")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+    draft.replace(state_dir / RECORD_NAME)
+
+
+def read_record(state_dir: Path) -> ServiceRecord | None:
+    """The record of the running service; None where no live process holds the directory, or it wrote none yet."""
+    if not is_locked(state_dir):
+        return None
+    try:
+        return msgspec.json.decode((state_dir / RECORD_NAME).read_bytes(), type=ServiceRecord)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def remove_record(state_dir: Path) -> None:
+    (state_dir / RECORD_NAME).unlink(missing_ok=True)
