@@ -15,7 +15,7 @@ LOCK_NAME = "engine.lock"
 RECORD_NAME = "engine.json"
 
 
-class StateDirLocked(Exception):  # noqa: N818 - the word the command line and the docs use
+class StateDirLocked(Exception):
     """Another engine holds the state directory."""
 
     def __init__(self, state_dir: Path, pid: int | None) -> None:
