@@ -1,0 +1,206 @@
+"""The HTTP application: its routes, and what surrounds every request (id, host and origin checks, errors, counts)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+
+from engine.api import EnginePort, ServedModel
+from engine.config import ServiceConfig
+from engine.http.errors import internal, loading
+from engine.http.exchange import Exchange, Exchanges, Job
+from engine.http.fields import Fields, decode_object
+from engine.http.guard import Guard
+from engine.http.metrics import Metrics
+from engine.http.openai.call import Call
+from engine.http.openai.chat import read_chat
+from engine.http.openai.completions import read_completion
+from engine.http.openai.params import Origin
+from engine.http.openai.render import ChatRenderer, CompletionRenderer
+from engine.http.pages import Pages
+from engine.http.wire import (
+    CONTEXT_KEY,
+    ClientGone,
+    Context,
+    Header,
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    refuse,
+    respond,
+)
+from engine.request import RequestError
+
+log = logging.getLogger("tandem.http")
+
+READ_ASIDE_BYTES = 16 << 10
+"""Bodies over this are parsed, rendered and tokenised on a thread, so that `/health` and streams do not wait for it."""
+
+NOT_BUILT = ("/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/rerank")
+
+Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
+Reader = Callable[[Fields, ServedModel, Origin], Call]
+T = TypeVar("T")
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_FIRST_WORD = re.compile(r"[^\s/]{1,64}")
+
+
+class _Endpoint:
+    """A handler as a raw ASGI application, which is how starlette leaves it alone."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._handler(scope, receive, send)
+
+
+class App:
+    """The ASGI application over one engine."""
+
+    def __init__(self, engine: EnginePort, service: ServiceConfig, version: str) -> None:
+        self._engine = engine
+        self._service = service
+        self._version = version
+        self._guard = Guard(service)
+        self._metrics = Metrics(engine.health)
+        self.exchanges = Exchanges(engine, service, self._metrics)
+        pages = Pages(engine, self._guard, self._metrics)
+        self._router = Router(
+            [
+                Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
+                Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
+                Route("/v1/models", _Endpoint(pages.models), methods=["GET"]),
+                Route("/v1/models/{name:path}", _Endpoint(pages.model), methods=["GET"]),
+                Route("/v1/status", _Endpoint(pages.status), methods=["GET"]),
+                Route("/health", _Endpoint(pages.health), methods=["GET"]),
+                Route("/metrics", _Endpoint(pages.metrics), methods=["GET"]),
+                Route("/slots", _Endpoint(pages.slots), methods=["GET"]),
+                *(Route(path, _Endpoint(_not_built), methods=["POST"]) for path in NOT_BUILT),
+            ],
+            redirect_slashes=False,
+            default=_unknown,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        context = Context(*_request_id(scope))
+        scope[CONTEXT_KEY] = context
+        # Starlette reports a wrong method as an exception only to a router inside an application.
+        scope["app"] = self
+        try:
+            if scope["method"] == "OPTIONS":
+                await respond(scope, send, 204, b"", headers=self._guard.preflight(scope))
+            else:
+                self._guard.check_host(scope)
+                context.headers += self._guard.check_origin(scope)
+                await self._router(scope, receive, send)
+        except ClientGone:
+            return
+        except RequestError as error:
+            await refuse(scope, send, error)
+        except HTTPException as error:
+            await refuse(scope, send, _wrong_method(scope, error), headers=_allow(error))
+        except Exception as error:
+            # The last resort of one request: the others go on, so nothing may pass. After headers the server closes.
+            log.error("request %s failed: %s", context.request_id, type(error).__name__, exc_info=error)
+            if context.started:
+                raise
+            await refuse(scope, send, internal("answering the request"))
+        finally:
+            self._metrics.responded(_route(scope), context.status)
+
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve(scope, receive, send, read_chat, ChatRenderer)
+
+    async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve(scope, receive, send, read_completion, CompletionRenderer)
+
+    async def _serve(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        read: Reader,
+        renderer: type[ChatRenderer] | type[CompletionRenderer],
+    ) -> None:
+        model = self._engine.model
+        if model is None:
+            raise loading()
+        body = await read_body(scope, receive, self._service.body_limit_bytes)
+        origin = Origin(self._engine_id(scope), _client(scope))
+        exchange = Exchange(self.exchanges, scope, receive, send, origin.id)
+        try:
+            exchange.watch()
+            call = await _aside(len(body), lambda: read(decode_object(body), model, origin))
+            await exchange.serve(Job(call.request, renderer(call, model, self._version), call.prompt_only))
+        finally:
+            exchange.close()
+
+    def _engine_id(self, scope: Scope) -> str:
+        """The request's id, unless an open request already goes by it: two requests never share one in the engine."""
+        context = scope[CONTEXT_KEY]
+        return new_id() if self.exchanges.is_open(context.request_id) else context.request_id
+
+
+async def _aside(size: int, work: Callable[[], T]) -> T:
+    return work() if size <= READ_ASIDE_BYTES else await asyncio.to_thread(work)
+
+
+def new_id() -> str:
+    return f"req-{secrets.token_hex(6)}"
+
+
+def _request_id(scope: Scope) -> tuple[str, list[Header]]:
+    """The client's own id where it is usable, else a new one; and the header that returns it."""
+    given = header(scope, b"x-request-id")
+    request_id = given if given is not None and _ID.fullmatch(given) else new_id()
+    return request_id, [(b"x-request-id", request_id.encode())]
+
+
+def _client(scope: Scope) -> str:
+    """Who asks, for people: the `X-Client` header, else the first word of the user agent."""
+    label = header(scope, b"x-client")
+    if label is not None and (shown := "".join(filter(str.isprintable, label)).strip()[:64]):
+        return shown
+    word = _FIRST_WORD.search(header(scope, b"user-agent") or "")
+    return "".join(filter(str.isprintable, word.group())) if word else "unknown"
+
+
+def _route(scope: Scope) -> str:
+    """The route's pattern, never the raw path: a label must not grow with what clients type."""
+    endpoint = scope.get("endpoint")
+    return str(scope["path"]) if isinstance(endpoint, _Endpoint) and "{" not in str(scope["path"]) else "other"
+
+
+def _allow(error: HTTPException) -> list[Header]:
+    return [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+
+
+def _wrong_method(scope: Scope, error: HTTPException) -> RequestError:
+    return RequestError(
+        f"{scope['path']} does not take {scope['method']}", status=error.status_code, code="method_not_allowed"
+    )
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    raise RequestError(f"there is no {str(scope['path'])[:200]} here", status=404, code="unknown_route")
+
+
+async def _not_built(scope: Scope, receive: Receive, send: Send) -> None:
+    raise RequestError(
+        f"{scope['path']} is not supported yet; /v1/chat/completions and /v1/completions are",
+        status=501,
+        code="unsupported_route",
+    )

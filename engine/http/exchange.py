@@ -1,0 +1,213 @@
+"""One request's life on the wire, in any dialect: handed over, streamed or answered whole, or left by its client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from engine.api import EnginePort
+from engine.config import ServiceConfig
+from engine.http.answers import Answer, Renderer
+from engine.http.errors import internal
+from engine.http.mailbox import Mailbox, Mailroom
+from engine.http.metrics import Metrics
+from engine.http.sse import Alarm, Progress, stream_headers
+from engine.http.wire import Receive, Scope, Send, refuse, respond, start
+from engine.request import Admitted, Done, Event, Failed, Finished, FinishReason, Request, RequestError, Text
+
+log = logging.getLogger("tandem.http")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be answered. `prompt_only`: the engine is not needed, the answer holds no generated token."""
+
+    request: Request
+    renderer: Renderer
+    prompt_only: bool = False
+
+
+class Exchanges:
+    """The requests on the wire now, and what they share."""
+
+    def __init__(self, engine: EnginePort, service: ServiceConfig, metrics: Metrics) -> None:
+        self.engine = engine
+        self.service = service
+        self.metrics = metrics
+        self._room: Mailroom | None = None
+        self._open: dict[str, Mailbox] = {}
+
+    def room(self) -> Mailroom:
+        if self._room is None:
+            self._room = Mailroom(asyncio.get_running_loop())
+        return self._room
+
+    def is_open(self, request_id: str) -> bool:
+        return request_id in self._open
+
+    def enter(self, request_id: str) -> Mailbox:
+        mailbox = self._open[request_id] = Mailbox(self.room())
+        return mailbox
+
+    def leave(self, request_id: str) -> None:
+        self._open.pop(request_id).close()
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
+    def end_all(self, error: RequestError) -> None:
+        """End every open request with `error`: a final event on a stream, a status before headers."""
+        for request_id, mailbox in list(self._open.items()):
+            mailbox.put(Failed(error))
+            self.engine.cancel(request_id)
+
+
+class Exchange:
+    """One request. The client's leaving is watched for in every phase, from before the hand-over to the last byte."""
+
+    def __init__(self, exchanges: Exchanges, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        self._exchanges = exchanges
+        self._engine = exchanges.engine
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._id = request_id
+        self._mailbox = exchanges.enter(request_id)
+        self._started = time.monotonic()
+        self._first_text: float | None = None
+        self._submitted = False
+        self._ended = False
+        self._headers_sent = False
+        self._watcher: asyncio.Task[None] | None = None
+        self.gone = False
+
+    def watch(self) -> None:
+        """Watch for the client's leaving; the body must have been read."""
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            continue
+        self.gone = True
+        if self._submitted and not self._ended:
+            self._engine.cancel(self._id)
+        self._mailbox.nudge()
+
+    def close(self) -> None:
+        """Nothing of the request stays behind, however it ended."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._submitted and not self._ended:
+            self._engine.cancel(self._id)
+        self._exchanges.leave(self._id)
+
+    async def serve(self, job: Job) -> None:
+        """Answer the job. Refusals before headers are answered here too, in the job's dialect."""
+        if self.gone:
+            return
+        try:
+            if job.prompt_only:
+                self._answer_prompt_only(job.request)
+            else:
+                self._engine.submit(job.request, self._mailbox)
+                self._submitted = True
+            if job.request.stream:
+                await self._stream(job.renderer)
+            else:
+                await self._whole(job)
+        except RequestError as error:
+            await refuse(self._scope, self._send, error, body=job.renderer.refusal(error))
+        except Exception as error:
+            if not self._headers_sent:
+                raise
+            log.error("request %s failed in its stream: %s", self._id, type(error).__name__, exc_info=error)
+            last = job.renderer.failed(internal("writing the stream"))
+            await self._send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _answer_prompt_only(self, request: Request) -> None:
+        for choice in range(request.n):
+            self._mailbox.put(Finished(choice, FinishReason.LENGTH, 0))
+        self._mailbox.put(Done(len(request.prompt), 0, 0))
+
+    async def _whole(self, job: Job) -> None:
+        answer = Answer(job.request.n)
+        progress = Progress()
+        while not self.gone:
+            for event in self._mailbox.take():
+                if isinstance(event, Failed):
+                    self._ended = True
+                    raise event.error
+                if isinstance(event, Done):
+                    self._end(event)
+                    body = job.renderer.answer(answer, event)
+                    await respond(self._scope, self._send, 200, body, headers=progress.headers())
+                    return
+                answer.add(event)
+                progress.note(event)
+                if isinstance(event, Text):
+                    self._note_text()
+            await self._mailbox.wait()
+
+    async def _stream(self, renderer: Renderer) -> None:
+        """Headers at admission or after `headers_after_s`; then chunks as they come, a comment in each silence."""
+        service = self._exchanges.service
+        progress = Progress()
+        opened = False
+        alarm = Alarm(self._mailbox, service.headers_after_s)
+        try:
+            while not self.gone:
+                chunks = []
+                for event in self._mailbox.take():
+                    if isinstance(event, Failed) and not self._headers_sent:
+                        self._ended = True
+                        raise event.error
+                    chunks.append(self._written(event, renderer, progress))
+                    if self._ended:
+                        break
+                if not self._headers_sent and (progress.admitted or self._ended or alarm.due()):
+                    self._headers_sent = True
+                    await start(self._scope, self._send, 200, stream_headers(progress))
+                    chunks.append(b"" if progress.admitted else progress.comment())
+                if progress.admitted and not opened:
+                    opened = True
+                    chunks.insert(0, renderer.opening())
+                body = b"".join(chunks)
+                if self._headers_sent and not body and not self._ended and alarm.due():
+                    body = progress.comment()
+                if body or self._ended:
+                    await self._send({"type": "http.response.body", "body": body, "more_body": not self._ended})
+                    alarm.restart(service.heartbeat_s)
+                if self._ended:
+                    return
+                await self._mailbox.wait()
+        finally:
+            alarm.close()
+
+    def _written(self, event: Event, renderer: Renderer, progress: Progress) -> bytes:
+        if isinstance(event, Text):
+            self._note_text()
+            progress.admitted = True
+            return renderer.text(event)
+        if isinstance(event, Finished):
+            progress.admitted = True
+            return renderer.finished(event)
+        if isinstance(event, Done):
+            self._end(event)
+            return renderer.done(event)
+        if isinstance(event, Failed):
+            self._ended = True
+            return renderer.failed(event.error)
+        progress.note(event)
+        return progress.cut_comment() if isinstance(event, Admitted) and self._headers_sent else b""
+
+    def _note_text(self) -> None:
+        if self._first_text is None:
+            self._first_text = time.monotonic()
+
+    def _end(self, done: Done) -> None:
+        self._ended = True
+        ttft = None if self._first_text is None else self._first_text - self._started
+        self._exchanges.metrics.finished(done, ttft_s=ttft, duration_s=time.monotonic() - self._started)

@@ -1,0 +1,188 @@
+"""Events written as OpenAI's chunks and answers. A chunk is a prebuilt head, the text as JSON, a prebuilt tail."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import msgspec
+
+from engine.api import ServedModel
+from engine.http.answers import Answer
+from engine.http.errors import error_body
+from engine.http.openai.call import Call
+from engine.http.openai.logprobs import chat_logprobs, legacy_logprobs
+from engine.http.openai.shapes import (
+    CachedDetails,
+    ChatChoice,
+    ChatCompletion,
+    Message,
+    TextChoice,
+    TextCompletion,
+    Usage,
+)
+from engine.request import Done, Finished, RequestError, Text
+
+_json = msgspec.json.Encoder().encode
+
+
+def fingerprint(model: ServedModel, version: str) -> str:
+    """The `system_fingerprint`: it changes with the program's version and the model, which may change the bits."""
+    return "fp_" + hashlib.blake2b(f"{version}/{model.name}".encode(), digest_size=5).hexdigest()
+
+
+def usage_of(done: Done) -> Usage:
+    return Usage(
+        prompt_tokens=done.prompt_tokens,
+        completion_tokens=done.completion_tokens,
+        total_tokens=done.prompt_tokens + done.completion_tokens,
+        prompt_tokens_details=CachedDetails(cached_tokens=done.cached_tokens),
+    )
+
+
+class _OpenAIRenderer:
+    """What both routes share: the parts of a chunk that never change within one answer."""
+
+    id_prefix: str
+    chunk_object: str
+
+    def __init__(self, call: Call, model: ServedModel, version: str) -> None:
+        self.call = call
+        self.tokenizer = model.tokenizer
+        self.id = self.id_prefix + call.request.id
+        self.created = int(time.time())
+        self.model = call.request.model
+        self.fingerprint = fingerprint(model, version)
+        shared = _json(
+            {
+                "id": self.id,
+                "object": self.chunk_object,
+                "created": self.created,
+                "model": self.model,
+                "system_fingerprint": self.fingerprint,
+            }
+        )
+        self._head = b"data: " + shared[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if call.include_usage else b"]}\n\n"
+
+    def done(self, event: Done) -> bytes:
+        last = b"data: [DONE]\n\n"
+        if not self.call.include_usage:
+            return last
+        return self._head + b'],"usage":' + _json(usage_of(event)) + b"}\n\n" + last
+
+    def failed(self, error: RequestError) -> bytes:
+        return b"data: " + error_body(error) + b"\n\n"
+
+    def refusal(self, error: RequestError) -> bytes:
+        return error_body(error)
+
+
+class ChatRenderer(_OpenAIRenderer):
+    """`/v1/chat/completions`: the role first, then content deltas, `finish_reason` null until each choice's end."""
+
+    id_prefix = "chatcmpl-"
+    chunk_object = "chat.completion.chunk"
+
+    def __init__(self, call: Call, model: ServedModel, version: str) -> None:
+        super().__init__(call, model, version)
+        n = call.request.n
+        self._text_heads = [self._head + b'{"index":%d,"delta":{"content":' % i for i in range(n)]
+        self._text_tail = b'},"logprobs":null,"finish_reason":null}' + self._tail
+
+    def opening(self) -> bytes:
+        role = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+        return b"".join(self._head + role % i + self._tail for i in range(self.call.request.n))
+
+    def text(self, event: Text) -> bytes:
+        head = self._text_heads[event.choice]
+        if not event.logprobs:
+            return head + _json(event.text) + self._text_tail if event.text else b""
+        logprobs = _json(chat_logprobs(event.logprobs, self.tokenizer))
+        return head + _json(event.text) + b'},"logprobs":' + logprobs + b',"finish_reason":null}' + self._tail
+
+    def finished(self, event: Finished) -> bytes:
+        end = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b}' % (event.choice, _json(event.reason))
+        return self._head + end + self._tail
+
+    def answer(self, answer: Answer, done: Done) -> bytes:
+        wants_logprobs = self.call.request.logprobs is not None
+        choices = [
+            ChatChoice(
+                index=index,
+                message=Message(role="assistant", content=choice.text),
+                logprobs=chat_logprobs(choice.logprobs, self.tokenizer) if wants_logprobs else None,
+                finish_reason=choice.reason,
+            )
+            for index, choice in enumerate(answer.choices)
+        ]
+        return _json(
+            ChatCompletion(
+                id=self.id,
+                created=self.created,
+                model=self.model,
+                choices=choices,
+                usage=usage_of(done),
+                system_fingerprint=self.fingerprint,
+            )
+        )
+
+
+class CompletionRenderer(_OpenAIRenderer):
+    """`/v1/completions`: plain text pieces; with `echo` the prompt's text comes first."""
+
+    id_prefix = "cmpl-"
+    chunk_object = "text_completion"
+
+    def __init__(self, call: Call, model: ServedModel, version: str) -> None:
+        super().__init__(call, model, version)
+        self._text_heads = [self._head + b'{"index":%d,"text":' % i for i in range(call.request.n)]
+        self._text_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
+        self._offsets = [0] * call.request.n
+
+    def opening(self) -> bytes:
+        if not self.call.echo:
+            return b""
+        text = _json(self.call.echo)
+        return b"".join(head + text + self._text_tail for head in self._text_heads)
+
+    def text(self, event: Text) -> bytes:
+        head = self._text_heads[event.choice]
+        if not event.logprobs:
+            return head + _json(event.text) + self._text_tail if event.text else b""
+        offset = self._offsets[event.choice]
+        logprobs = legacy_logprobs(event.logprobs, self.tokenizer, with_top=self._with_top, offset=offset)
+        self._offsets[event.choice] += sum(map(len, logprobs.tokens))
+        return head + _json(event.text) + b',"logprobs":' + _json(logprobs) + b',"finish_reason":null}' + self._tail
+
+    @property
+    def _with_top(self) -> bool:
+        return bool(self.call.request.logprobs)
+
+    def finished(self, event: Finished) -> bytes:
+        end = b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}' % (event.choice, _json(event.reason))
+        return self._head + end + self._tail
+
+    def answer(self, answer: Answer, done: Done) -> bytes:
+        wants_logprobs = self.call.request.logprobs is not None
+        choices = [
+            TextChoice(
+                index=index,
+                text=self.call.echo + choice.text,
+                logprobs=legacy_logprobs(choice.logprobs, self.tokenizer, with_top=self._with_top, offset=0)
+                if wants_logprobs
+                else None,
+                finish_reason=choice.reason,
+            )
+            for index, choice in enumerate(answer.choices)
+        ]
+        return _json(
+            TextCompletion(
+                id=self.id,
+                created=self.created,
+                model=self.model,
+                choices=choices,
+                usage=usage_of(done),
+                system_fingerprint=self.fingerprint,
+            )
+        )

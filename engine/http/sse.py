@@ -1,0 +1,98 @@
+"""The server-sent stream's edges: its headers, its comments in a silence, and the timer that notices one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.http.mailbox import Mailbox
+from engine.http.wire import Header
+from engine.protocol import WaitState
+from engine.request import Admitted, Event, Reading, Waiting
+
+_WAITS = {
+    WaitState.SLOT: b"slot",
+    WaitState.SLOT0: b"slot",
+    WaitState.HOME: b"home",
+    WaitState.MEMORY: b"memory",
+}
+
+
+class Progress:
+    """How far a request has come before its first token: what headers and comments are made of."""
+
+    def __init__(self) -> None:
+        self.admitted = False
+        self._waiting: Waiting | None = None
+        self._reading: Reading | None = None
+        self._cut: tuple[int, int] | None = None
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, Waiting):
+            self._waiting = event
+        elif isinstance(event, Reading):
+            self._reading = event
+        elif isinstance(event, Admitted):
+            self.admitted = True
+            self._waiting = None
+            if event.cut_from is not None:
+                self._cut = (event.cut_from, event.max_tokens)
+
+    def cut_comment(self) -> bytes:
+        """For a stream whose headers went out before `max_tokens` was cut."""
+        return b"" if self._cut is None else b": max_tokens %d -> %d\n\n" % self._cut
+
+    def headers(self) -> list[Header]:
+        headers: list[Header] = []
+        if self._waiting is not None:
+            headers.append((b"x-tandem-wait", _WAITS[self._waiting.state]))
+        if self._cut is not None:
+            headers.append((b"x-tandem-max-tokens", b"%d -> %d" % self._cut))
+        return headers
+
+    def comment(self) -> bytes:
+        """What a silent stream is doing, as a comment that every client skips."""
+        if self._waiting is not None:
+            return f": waiting: {' '.join(self._waiting.reason.split())}\n\n".encode()
+        if self._reading is not None and self._reading.done < self._reading.total:
+            return b": prefill %d/%d\n\n" % (self._reading.done, self._reading.total)
+        return b": working\n\n"
+
+
+def stream_headers(progress: Progress) -> list[Header]:
+    """`x-accel-buffering` keeps a proxy from holding tokens back."""
+    return [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        *progress.headers(),
+    ]
+
+
+class Alarm:
+    """Nudges a mailbox once a silence is over its limit. Restarting costs a clock read, not a timer."""
+
+    def __init__(self, mailbox: Mailbox, after_s: float) -> None:
+        self._mailbox = mailbox
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + after_s
+        self._handle = self._loop.call_at(self._at, self._ring)
+
+    def restart(self, after_s: float) -> None:
+        self._at = self._loop.time() + after_s
+        if self._handle.when() > self._at:
+            self._handle.cancel()
+            self._handle = self._loop.call_at(self._at, self._ring)
+
+    def due(self) -> bool:
+        return self._loop.time() >= self._at
+
+    def close(self) -> None:
+        self._handle.cancel()
+
+    def _ring(self) -> None:
+        if self.due():
+            # Re-armed even so: whoever answers it restarts it, and one that cannot answer now is asked again.
+            self._mailbox.nudge()
+            self._handle = self._loop.call_later(0.25, self._ring)
+        else:
+            self._handle = self._loop.call_at(self._at, self._ring)

@@ -1,0 +1,104 @@
+"""Raw ASGI: a bounded body in, a response out, and what belongs to every response of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.http.errors import error_body
+from engine.request import RequestError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON = b"application/json"
+CONTEXT_KEY = "tandem.context"
+
+
+@dataclass(slots=True)
+class Context:
+    """One HTTP request beside its scope: `headers` go on every response, `status` is what was answered (0 before)."""
+
+    request_id: str
+    headers: list[Header]
+    status: int = 0
+
+    @property
+    def started(self) -> bool:
+        return self.status != 0
+
+
+class ClientGone(Exception):  # noqa: N818 - an event of the conversation, not a fault
+    """The client closed before its request was whole."""
+
+
+def context_of(scope: Scope) -> Context:
+    context = scope[CONTEXT_KEY]
+    assert isinstance(context, Context)
+    return context
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of that (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The body, never more than `limit` bytes of it in memory. Raises RequestError(413) over it, ClientGone."""
+    declared = header(scope, b"content-length")
+    if declared is not None and declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit, f"{int(declared):,}")
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit, f"over {limit:,}")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _too_large(limit: int, size: str) -> RequestError:
+    return RequestError(f"the body has {size} bytes, the limit is {limit:,}", status=413, code="body_too_large")
+
+
+async def start(scope: Scope, send: Send, status: int, headers: Sequence[Header]) -> None:
+    context = context_of(scope)
+    context.status = status
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *context.headers]})
+
+
+async def respond(
+    scope: Scope,
+    send: Send,
+    status: int,
+    body: bytes,
+    *,
+    content_type: bytes = JSON,
+    headers: Sequence[Header] = (),
+) -> None:
+    """A whole response. A 204 carries neither body nor type."""
+    own: list[Header] = []
+    if status != 204:
+        own = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+    await start(scope, send, status, [*own, *headers])
+    await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(
+    scope: Scope, send: Send, error: RequestError, *, body: bytes | None = None, headers: Sequence[Header] = ()
+) -> None:
+    """An error before any other header, with `Retry-After` where it has one."""
+    retry = [(b"retry-after", b"%d" % error.retry_after)] if error.retry_after is not None else []
+    await respond(scope, send, error.status, error_body(error) if body is None else body, headers=[*retry, *headers])

@@ -1,0 +1,41 @@
+"""A served application on a real socket, its server on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from engine.api import EnginePort
+from engine.config import ServiceConfig
+from engine.http.app import App
+from engine.http.server import AppServer
+from engine.listening import bind
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where it answers, and the application behind."""
+
+    url: str
+    port: int
+    app: App
+
+
+@contextmanager
+def served(engine: EnginePort, service: ServiceConfig) -> Iterator[Served]:
+    """Serve `engine` on a free port until the block ends."""
+    listening = bind(service.host, 0)
+    app = App(engine, service, "0.1.0")
+    server = AppServer(app)
+    thread = threading.Thread(target=server.run, args=(listening.sockets,), daemon=True)
+    thread.start()
+    try:
+        assert server.ready.wait(10)
+        yield Served(listening.url, listening.port, app)
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        thread.join(10)
+        listening.close()
