@@ -15,7 +15,7 @@ _TRIES_FOR_A_FREE_PORT = 20
 BACKLOG = 128
 
 
-class PortInUse(Exception):  # noqa: N818 - the word the command line and the docs use
+class PortInUse(Exception):
     """Another process listens on the port."""
 
     def __init__(self, host: str, port: int, pid: int | None) -> None:
@@ -26,7 +26,7 @@ class PortInUse(Exception):  # noqa: N818 - the word the command line and the do
         self.pid = pid
 
 
-class HostNotAllowed(Exception):  # noqa: N818 - as above
+class HostNotAllowed(Exception):
     """The host is not a loopback one, and nothing yet keeps strangers out."""
 
     def __init__(self, host: str) -> None:

@@ -31,7 +31,7 @@ class Context:
         return self.status != 0
 
 
-class ClientGone(Exception):  # noqa: N818 - an event of the conversation, not a fault
+class ClientGone(Exception):
     """The client closed before its request was whole."""
 
 
