@@ -1,0 +1,200 @@
+"""The console app: keys and messages in, frames out. Fetching is `client.py`, meaning `view.py`, drawing `draw/`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.message import Message
+from textual.widgets import Input
+
+from console.actions import ACTIONS
+from console.arrange import Region
+from console.client import HealthClient, Unreachable
+from console.history import History
+from console.look import colour_look, plain_look
+from console.view import Link, screen_view
+from console.widgets.board import Board
+from console.widgets.filter_bar import FilterBar
+from console.widgets.help_screen import HelpScreen
+from engine.protocol import Health
+
+POLL_S = 0.25
+RETRY_S = 1.0
+
+
+class HealthSource(Protocol):
+    """Where snapshots come from; raises Unreachable."""
+
+    url: str
+
+    async def fetch(self) -> Health: ...
+
+
+@dataclass
+class SnapshotArrived(Message):
+    """A snapshot, and when it came by the app's clock."""
+
+    health: Health
+    at: float
+
+
+@dataclass
+class SnapshotMissed(Message):
+    """An attempt that brought nothing, and why."""
+
+    reason: str
+
+
+class ConsoleApp(App[int]):
+    """The whole screen. `source` is asked every `poll_s`; `clock` gives monotonic seconds (a fake one in tests)."""
+
+    TITLE = "tandem console"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS = [  # noqa: RUF012 -- Textual reads a plain list
+        Binding(action.keys, action.name, action.label, show=False, priority=action.always) for action in ACTIONS
+    ]
+    DEFAULT_CSS = """
+    Screen {
+        background: #121212;
+        overflow: hidden;
+        &:nocolor { background: ansi_default; }
+    }
+    """
+
+    def __init__(
+        self, source: HealthSource, *, clock: Callable[[], float] = time.monotonic, poll_s: float = POLL_S
+    ) -> None:
+        plain = "NO_COLOR" in os.environ
+        # Textual strips colour altogether only where it lets the terminal's own colours through.
+        super().__init__(ansi_color=plain)
+        self._look = plain_look() if plain else colour_look()
+        self._source = source
+        self._clock = clock
+        self._poll_s = poll_s
+        self._history = History()
+        self._latest: tuple[Health, float] | None = None
+        self._held: tuple[Health, float] | None = None
+        self._error: str | None = None
+        self._filter = ""
+
+    def compose(self) -> ComposeResult:
+        yield Board(self._look)
+        yield FilterBar()
+
+    @property
+    def board(self) -> Board:
+        return self.screen_stack[0].query_one(Board)
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, self.exit, 128 + signum)
+        self.set_focus(None)
+        self._show()
+        # Staleness grows while an answer hangs, so it is looked at between answers too.
+        self.set_interval(1.0, self._show)
+        self.run_worker(self._watch(), name="health", exit_on_error=True)
+
+    async def _watch(self) -> None:
+        """Ask for snapshots for as long as the app runs; each answer becomes a message."""
+        while True:
+            started = self._clock()
+            pause = self._poll_s
+            try:
+                health = await self._source.fetch()
+            except Unreachable as error:
+                self.post_message(SnapshotMissed(str(error)))
+                pause = RETRY_S
+            else:
+                self.post_message(SnapshotArrived(health, self._clock()))
+            await asyncio.sleep(max(0.05, pause - (self._clock() - started)))
+
+    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
+        self._latest = (message.health, message.at)
+        self._error = None
+        self._history.add(message.health, message.at)
+        self._show()
+
+    def on_snapshot_missed(self, message: SnapshotMissed) -> None:
+        self._error = message.reason
+        self._show()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._filter = event.value
+        self._show()
+
+    def on_filter_bar_closed(self, event: FilterBar.Closed) -> None:
+        bar = self.query_one(FilterBar)
+        if not event.keep:
+            bar.value = ""
+        bar.close()
+
+    def _show(self) -> None:
+        """Put the current state on the board."""
+        shown = self._held or self._latest
+        age = self._clock() - shown[1] + shown[0].snapshot_age_s if shown else None
+        link = Link(self._source.url, age, self._error, paused=self._held is not None)
+        self.board.show(screen_view(shown[0] if shown else None, self._history.track(), link, self._filter))
+
+    async def action_quit(self) -> None:
+        self.exit(0)
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(self._look))
+
+    def action_filter(self) -> None:
+        self.query_one(FilterBar).open()
+
+    def action_pause(self) -> None:
+        self._held = None if self._held else self._latest
+        self._show()
+
+    def action_next_panel(self) -> None:
+        self._choose(1)
+
+    def action_previous_panel(self) -> None:
+        self._choose(-1)
+
+    def action_scroll(self, rows: int) -> None:
+        self.board.scroll_chosen(rows)
+
+    def action_zoom(self, panel: str) -> None:
+        region = Region(panel)
+        self.board.set_zoom(None if self.board.zoom is region else region)
+
+    def action_back(self) -> None:
+        if self.board.zoom is not None:
+            self.board.set_zoom(None)
+        else:
+            self.query_one(FilterBar).value = ""
+
+    def _choose(self, step: int) -> None:
+        panels = self.board.shown_panels
+        if self.board.chosen in panels:
+            self.board.choose(panels[(panels.index(self.board.chosen) + step) % len(panels)])
+
+
+def run(url: str, *, once: bool = False) -> int:
+    """Show the engine at `url` until a person leaves; with `once`, print one frame. Returns the exit code."""
+    if once:
+        from console.once import print_once
+
+        return print_once(url)
+    return asyncio.run(_run(url))
+
+
+async def _run(url: str) -> int:
+    async with HealthClient(url) as client:
+        app = ConsoleApp(client)
+        # Without the mouse the terminal's own selection works, and no report can trickle in after leaving.
+        result = await app.run_async(mouse=False)
+    return app.return_code or 0 if result is None else result

@@ -1,0 +1,80 @@
+"""Bars and sparklines as spans: pure functions of shares and a width in cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from console.spans import Line, Span
+from console.tones import Tone
+
+_TICKS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One fill of a stacked bar: its amount, its tone and the glyph that tells it apart without colour."""
+
+    amount: float
+    tone: Tone
+    glyph: str = "█"
+
+
+def progress(done: float, total: float, width: int, tone: Tone) -> Line:
+    """A thin bar, heavy where done and light where not; anything begun shows at least one cell, nothing unfinished fills it."""
+    if width <= 0:
+        return ()
+    share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
+    filled = round(share * width)
+    if share > 0:
+        filled = max(1, filled)
+    if share < 1:
+        filled = min(filled, max(width - 1, 1))
+    return (Span("━" * filled, tone), Span("─" * (width - filled), Tone.TRACK))
+
+
+def stacked(parts: Sequence[Part], total: float, width: int, rest: Part) -> Line:
+    """Parts side by side over a track that stands for `total`; `rest` gives the track's tone and glyph.
+
+    Cell edges are rounded cumulatively, so that the bar as a whole is right to half a cell; a part that is not
+    nothing shows at least one cell while there is room.
+    """
+    if width <= 0:
+        return ()
+    spans: list[Span] = []
+    used = 0
+    amount = 0.0
+    for part in parts:
+        amount += part.amount
+        edge = min(width, round(amount / total * width)) if total > 0 else 0
+        if part.amount > 0 and edge <= used:
+            edge = min(width, used + 1)
+        if edge > used:
+            spans.append(Span(part.glyph * (edge - used), part.tone))
+            used = edge
+    if used < width:
+        spans.append(Span(rest.glyph * (width - used), rest.tone))
+    return tuple(spans)
+
+
+def sparkline(values: Sequence[float], width: int, tone: Tone, top: float | None = None) -> Line:
+    """The latest `width` values as eighths of a cell, newest at the right; zero is a dim base line.
+
+    `top` is the value of a full cell; by default the largest one shown.
+    """
+    if width <= 0:
+        return ()
+    shown = list(values[-width:])
+    ceiling = top if top is not None else max(shown, default=0.0)
+    spans: list[Span] = []
+    missing = width - len(shown)
+    run, run_tone = "▁" * missing, Tone.TRACK
+    for value in shown:
+        level = min(7, int(value / ceiling * 8)) if ceiling > 0 else 0
+        tick, tick_tone = ("▁", Tone.TRACK) if value <= 0 else (_TICKS[level], tone)
+        if tick_tone is not run_tone:
+            spans.append(Span(run, run_tone))
+            run, run_tone = "", tick_tone
+        run += tick
+    spans.append(Span(run, run_tone))
+    return tuple(span for span in spans if span.text)

@@ -1,0 +1,64 @@
+"""The console's only network code: asks an engine's `/health` and says in one sentence what went wrong."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+import httpx
+import msgspec
+
+from engine.protocol import CONTRACT, Health, decode_health
+
+_TIMEOUT = httpx.Timeout(2.0)
+
+
+class Unreachable(Exception):
+    """No usable snapshot came back; the text says why, in words for the screen."""
+
+
+class HealthClient:
+    """One kept-alive connection to `URL/health`. Use as an async context manager."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        # Proxies of the environment are for the outside world; an engine is asked directly.
+        self._http = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=_headers())
+        self._request = self._http.build_request("GET", f"{self.url}/health")
+
+    async def fetch(self) -> Health:
+        """The engine's newest snapshot, whatever its status code; raises Unreachable."""
+        try:
+            response = await self._http.send(self._request)
+        except httpx.TimeoutException:
+            raise Unreachable(f"no answer within {_TIMEOUT.read:.0f} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unreachable(_why(error)) from error
+        if response.status_code in (401, 403):
+            raise Unreachable(f"status {response.status_code}: the address wants a token, set TANDEM_ADMIN_TOKEN")
+        try:
+            return decode_health(response.content)
+        except msgspec.MsgspecError as error:
+            raise Unreachable(f"status {response.status_code}, not a {CONTRACT} body: {error}") from error
+
+    async def __aenter__(self) -> HealthClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+
+def _headers() -> dict[str, str]:
+    token = os.environ.get("TANDEM_ADMIN_TOKEN", "")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, httpx.ConnectError):
+        text = str(error)
+        if "refused" in text or "attempts failed" in text:
+            return "connection refused"
+        return f"cannot connect: {text}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,88 @@
+"""The box around a panel: title, right-hand summary, body with its scroll offset, and a foot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from console.spans import Line, Span, fit, width_of
+from console.tones import Tone
+
+_SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+# Border and one space on each side.
+SIDE_CELLS = 4
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a panel says: `summary` stands at the right of its title, `foot` in its lower border."""
+
+    title: str
+    summary: Line = ()
+    body: tuple[Line, ...] = ()
+    foot: Line = ()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How a panel is framed: its size, how far it is scrolled, its digit key, and whether keys go to it."""
+
+    width: int
+    height: int
+    offset: int = 0
+    digit: int | None = None
+    focused: bool = False
+
+
+def scroll_limit(sheet: Sheet, height: int) -> int:
+    """The largest offset that still fills the panel."""
+    return max(0, len(sheet.body) - max(0, height - 2))
+
+
+def framed(sheet: Sheet, frame: Frame) -> tuple[Line, ...]:
+    """Exactly `frame.height` lines of `frame.width` cells."""
+    width, height = frame.width, frame.height
+    if height < 2 or width < SIDE_CELLS + 1:
+        return tuple(fit((), width) for _ in range(height))
+    edge = Tone.BORDER_FOCUS if frame.focused else Tone.BORDER
+    offset = min(frame.offset, scroll_limit(sheet, height))
+    inner = height - 2
+    body = sheet.body[offset : offset + inner]
+    below = len(sheet.body) - offset - len(body)
+    side = Span("│", edge)
+    rows = [_top(sheet, frame, edge)]
+    for index in range(inner):
+        line = body[index] if index < len(body) else ()
+        rows.append((side, Span(" "), *fit(line, width - SIDE_CELLS), Span(" "), side))
+    rows.append(_bottom(sheet, width, edge, offset, below))
+    return tuple(rows)
+
+
+def _top(sheet: Sheet, frame: Frame, edge: Tone) -> Line:
+    digit = _SUPERSCRIPT[frame.digit] if frame.digit is not None else ""
+    marker = "▸" if frame.focused else ""
+    name: Line = (Span(" "), Span(digit, Tone.KEY), Span(f"{marker}{sheet.title}", Tone.TITLE), Span(" "))
+    room = frame.width - 4 - width_of(name)
+    summary = sheet.summary
+    if summary and width_of(summary) + 3 > room:
+        summary = fit(summary, room - 3) if room >= 12 else ()
+    right: Line = (Span(" "), *summary, Span(" ")) if summary else ()
+    gap = room - width_of(right)
+    if gap < 0:
+        return fit((Span("╭─", edge), *name, Span("─" * frame.width, edge)), frame.width - 1) + (Span("╮", edge),)
+    return (Span("╭─", edge), *name, Span("─" * gap, edge), *right, Span("─╮", edge))
+
+
+def _bottom(sheet: Sheet, width: int, edge: Tone, offset: int, below: int) -> Line:
+    more = ""
+    if below or offset:
+        more = (
+            " "
+            + " ".join(part for part in (f"▲ {offset}" if offset else "", f"▼ {below} more" if below else "") if part)
+            + " "
+        )
+    room = width - 4 - width_of((Span(more),))
+    foot: Line = (Span(" "), *sheet.foot, Span(" ")) if sheet.foot else ()
+    if width_of(foot) > room:
+        foot = ()
+    gap = max(0, room - width_of(foot))
+    return (Span("╰─", edge), Span(more, Tone.WAIT), Span("─" * gap, edge), *foot, Span("─╯", edge))

@@ -1,0 +1,250 @@
+"""The lanes: one block a slot, in one, two or three rows, and a reason row where a request does not move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from console import figures
+from console.bars import Part, progress, sparkline, stacked
+from console.draw.frame import Sheet
+from console.spans import Align, Line, Span, column, fit, parts, spread, wrap
+from console.tones import Tone
+from console.view import LanesView, LaneView, ScreenView
+
+_MARGIN_LEFT = 8
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Widths that keep every lane's figures under one another."""
+
+    text: int
+    curve: int
+    bar: int
+
+
+def _columns(width: int) -> _Columns:
+    if width >= 150:
+        return _Columns(text=34, curve=40, bar=56)
+    if width >= 104:
+        return _Columns(text=30, curve=24, bar=44)
+    if width >= 90:
+        return _Columns(text=26, curve=16, bar=28)
+    return _Columns(text=22, curve=12, bar=14)
+
+
+def lanes(view: ScreenView, width: int, form: int) -> Sheet:
+    """The lanes in `width` cells, each in `form` rows; before there are any, why not."""
+    shown = view.lanes
+    if shown is None:
+        return Sheet("lanes", body=_nobody(view, width))
+    if view.loading is not None or not shown.lanes:
+        body = _loading(view, width) if view.loading is not None else _no_match(shown)
+        return Sheet("lanes", summary=_summary(shown), body=body)
+    body: list[Line] = []
+    for lane in shown.lanes:
+        body.extend(_lane(lane, width, form))
+    return Sheet("lanes", _summary(shown), tuple(body), _rounds(shown))
+
+
+def _summary(shown: LanesView) -> Line:
+    line: list[Span] = []
+    if shown.filter_text:
+        line += [Span(f"only “{shown.filter_text}”, {len(shown.lanes)} of {shown.slots}", Tone.WAIT), Span(" · ")]
+    if shown.note:
+        line += [Span(shown.note, Tone.WAIT), Span(" · ", Tone.DIM)]
+    line.append(Span(f"{shown.busy} of {figures.plural(shown.slots, 'slot')} busy", Tone.DIM))
+    return tuple(line)
+
+
+def _rounds(shown: LanesView) -> Line:
+    """How many rounds ran with so many slots together."""
+    seen = [(Span(slots, Tone.TEXT), Span(f"×{figures.count(number)}", Tone.DIM)) for slots, number in shown.rounds]
+    if not seen:
+        return ()
+    return (Span("rounds by slots  ", Tone.DIM), *parts(seen, 48))
+
+
+def _no_match(shown: LanesView) -> tuple[Line, ...]:
+    if shown.filter_text:
+        return ((Span(f"no lane matches “{shown.filter_text}”", Tone.DIM),),)
+    return ((Span("no slots yet", Tone.DIM),),)
+
+
+def _nobody(view: ScreenView, width: int) -> tuple[Line, ...]:
+    link = view.link
+    if link.error is None:
+        return ((), (Span("◌ ", Tone.READ_STRONG), Span(f"asking {link.url} …", Tone.TEXT)))
+    lines: list[Line] = [
+        (),
+        (Span("✖ ", Tone.BAD_STRONG), Span("nothing answers at ", Tone.TEXT), Span(link.url, Tone.STRONG)),
+    ]
+    lines += [(Span(f"  {text}", Tone.DIM),) for text in wrap(view.header.freshness, width - 2)]
+    lines += [
+        (),
+        (
+            Span("  start an engine with ", Tone.DIM),
+            Span("tandem serve", Tone.STRONG),
+            Span("; trying again by itself", Tone.DIM),
+        ),
+    ]
+    return tuple(lines)
+
+
+def _loading(view: ScreenView, width: int) -> tuple[Line, ...]:
+    loading = view.loading
+    if loading is None:
+        return ()
+    done = f"{figures.size(loading.done)} of {figures.size(loading.total)}"
+    left = f"   left {loading.left}" if loading.left else ""
+    bar = progress(loading.done, loading.total, min(60, max(10, width - 48)), Tone.READ)
+    return (
+        (),
+        (Span("◌ Loading  ", Tone.READ_STRONG), Span(loading.stage, Tone.TEXT)),
+        (),
+        (
+            *bar,
+            Span(f"  {column(figures.percent(loading.done, loading.total), 6, Align.RIGHT)}", Tone.STRONG),
+            Span(f"   {done}{left}", Tone.DIM),
+        ),
+    )
+
+
+def _lane(lane: LaneView, width: int, form: int) -> list[Line]:
+    columns = _columns(width)
+    if form == 1:
+        rows = [_one_row(lane, width)]
+    elif form == 2:
+        rows = [_head(lane, width, columns), _both_bars(lane, width, columns)]
+    else:
+        rows = [_head(lane, width, columns), _progress_row(lane, width, columns), _window_row(lane, width, columns)]
+    if lane.reason and lane.busy:
+        lead = Span(" " * (_MARGIN_LEFT if form > 1 else 3) + "↳ ", Tone.WAIT)
+        wrapped = wrap(lane.reason, max(10, width - len(lead.text)))
+        rows.append((lead, Span(wrapped[0], Tone.WAIT)))
+        rows += [(Span(" " * len(lead.text)), Span(text, Tone.WAIT)) for text in wrapped[1:]]
+    return rows
+
+
+def _name(lane: LaneView) -> Line:
+    return (
+        Span(f"{lane.slot:>2} ", Tone.STRONG if lane.busy else Tone.DIM),
+        Span(column(lane.kind, 5), Tone.DIM),
+    )
+
+
+def _curve(lane: LaneView, width: int) -> Line:
+    return sparkline(lane.rates, width, Tone.READ if lane.reading else Tone.GOOD)
+
+
+def _head(lane: LaneView, width: int, columns: _Columns) -> Line:
+    state = (*_name(lane), Span(f"{lane.word.glyph} ", lane.word.tone))
+    if not lane.busy:
+        kept = f"keeps {figures.plural(lane.kept, 'row')} of its conversation" if lane.kept else "empty"
+        return (*state, Span(column(lane.text, columns.text), lane.word.tone), Span(" "), Span(kept, Tone.DIM))
+    left = (
+        *state,
+        Span(column(lane.text, columns.text), lane.word.tone),
+        Span(" "),
+        *_curve(lane, columns.curve),
+        Span("  "),
+        Span(lane.client, Tone.TEXT),
+        Span(f" {lane.request}", Tone.DIM),
+    )
+    return spread(left, (Span(f" {lane.age:>9}", Tone.DIM),), width)
+
+
+def _task(lane: LaneView) -> tuple[str, float, float, Tone]:
+    """What the progress bar counts: its label, done, total, tone."""
+    if lane.reading:
+        return "prompt", lane.read_done, lane.read_total, lane.word.tone
+    return "answer", lane.done, lane.limit, Tone.GOOD
+
+
+def _facts(lane: LaneView) -> list[Line]:
+    facts: list[Line] = []
+    if lane.left:
+        facts.append((Span("left ", Tone.DIM), Span(lane.left, Tone.STRONG)))
+    for label, value in (("cached", lane.cached), ("ttft", lane.ttft)):
+        if value:
+            facts.append((Span(f"{label} ", Tone.DIM), Span(value, Tone.TEXT)))
+    if lane.per_round:
+        facts.append((Span(lane.per_round, Tone.TEXT), Span(" tok/round", Tone.DIM)))
+    return facts
+
+
+def _progress_row(lane: LaneView, width: int, columns: _Columns) -> Line:
+    if not lane.busy:
+        return (Span(" " * _MARGIN_LEFT + column("answer", 8), Tone.FAINT), Span("·" * columns.bar, Tone.TRACK))
+    label, done, total, tone = _task(lane)
+    lead: Line = (
+        Span(" " * _MARGIN_LEFT + column(label, 8), Tone.DIM),
+        *progress(done, total, columns.bar, tone),
+        Span(f" {column(figures.percent(done, total), 6, Align.RIGHT)}  ", Tone.STRONG),
+        Span(column(f"{figures.count(int(done))}/{figures.count(int(total))} tok", 20), Tone.TEXT),
+    )
+    room = width - _MARGIN_LEFT - 8 - columns.bar - 9 - 20
+    return (*lead, *parts(_facts(lane), room))
+
+
+def _window_bar(lane: LaneView, width: int) -> Line:
+    held, tone = (lane.rows, Tone.KV) if lane.busy else (lane.kept, Tone.KEPT)
+    margin = max(0, lane.committed - held)
+    return stacked((Part(held, tone), Part(margin, Tone.MARGIN, "▒")), lane.window, width, Part(0, Tone.TRACK, "░"))
+
+
+def _window_row(lane: LaneView, width: int, columns: _Columns) -> Line:
+    rows = lane.rows if lane.busy else lane.kept
+    lead: Line = (
+        Span(" " * _MARGIN_LEFT + column("window", 8), Tone.DIM),
+        *_window_bar(lane, columns.bar),
+        Span(
+            f" {column(figures.percent(rows, lane.window), 6, Align.RIGHT)}  ", Tone.STRONG if lane.busy else Tone.DIM
+        ),
+        Span(
+            column(f"{figures.count(rows)}/{figures.count(lane.window)} rows", 20), Tone.TEXT if lane.busy else Tone.DIM
+        ),
+    )
+    room = width - _MARGIN_LEFT - 8 - columns.bar - 9 - 20
+    committed: list[Line] = [
+        (Span(f"{figures.size(lane.committed_bytes)}", Tone.DIM),),
+        (Span(f"{figures.count(lane.committed)} rows committed", Tone.DIM),),
+    ]
+    return (*lead, *parts(committed, room))
+
+
+def _both_bars(lane: LaneView, width: int, columns: _Columns) -> Line:
+    rows = lane.rows if lane.busy else lane.kept
+    if lane.busy:
+        _, done, total, tone = _task(lane)
+        left: Line = (
+            *progress(done, total, columns.bar, tone),
+            Span(f" {column(f'{figures.brief(int(done))}/{figures.brief(int(total))} tok', 15)}", Tone.TEXT),
+        )
+    else:
+        left = (Span("·" * columns.bar, Tone.TRACK), Span(" " * 16))
+    used: Line = (
+        *_window_bar(lane, columns.bar),
+        Span(
+            f" {column(f'{figures.brief(rows)}/{figures.brief(lane.window)} rows', 16)}",
+            Tone.TEXT if lane.busy else Tone.DIM,
+        ),
+    )
+    room = width - _MARGIN_LEFT - 2 * columns.bar - 33
+    return (Span(" " * _MARGIN_LEFT), *left, *used, *parts(_facts(lane), room))
+
+
+def _one_row(lane: LaneView, width: int) -> Line:
+    state = (*_name(lane), Span(f"{lane.word.glyph} ", lane.word.tone), Span(column(lane.text, 20), lane.word.tone))
+    rows = lane.rows if lane.busy else lane.kept
+    used = (*_window_bar(lane, 8), Span(f" {column(figures.percent(rows, lane.window), 5, Align.RIGHT)}", Tone.DIM))
+    if not lane.busy:
+        return fit((*state, Span(" " * 10), *used), width)
+    _, done, total, tone = _task(lane)
+    share = (*progress(done, total, 8, tone), Span(" "))
+    tokens: Line = (Span(f"{figures.brief(int(done))}/{figures.brief(int(total))}", Tone.TEXT),)
+    room = width - 52
+    return fit(
+        (*state, Span(" "), *share, *used, Span(" "), *parts([tokens, (Span(lane.client, Tone.DIM),)], room, " ")),
+        width,
+    )

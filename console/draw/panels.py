@@ -1,0 +1,202 @@
+"""The panels under the lanes: the KV pool, the memory that adds up, the roles, and the queue with its reasons."""
+
+from __future__ import annotations
+
+from console import figures
+from console.bars import Part, stacked
+from console.draw.frame import Sheet
+from console.spans import Align, Line, Span, column, parts, spread, width_of, wrap
+from console.tones import Tone
+from console.view import MemoryView, PoolView, QueueView, RoleView, ScreenView
+
+
+def pool(view: ScreenView, width: int, height: int) -> Sheet:
+    """Committed pages by slot and by kind; what is only reserved is said apart, since it is no memory."""
+    shown = view.pool
+    if shown is None:
+        return Sheet("kv pool")
+    if not shown.enabled:
+        return Sheet("kv pool", body=((Span("○ off: each slot's window is allocated whole", Tone.DIM),),))
+    summary: Line = (
+        Span(figures.plural(shown.pages, "page"), Tone.TEXT),
+        Span(f" · {figures.size(shown.committed)}", Tone.STRONG),
+    )
+    kinds = [
+        (Span(f"{kind} ", Tone.DIM), Span(figures.size(held), Tone.TEXT if held else Tone.DIM))
+        for kind, held in shown.kinds
+    ]
+    counters: list[Line] = [
+        (Span("commits ", Tone.DIM), Span(figures.count(shown.commits), Tone.TEXT)),
+        (Span("releases ", Tone.DIM), Span(figures.count(shown.releases), Tone.TEXT)),
+        (
+            Span("refused ", Tone.DIM),
+            Span(figures.count(shown.refused), Tone.BAD_STRONG if shown.refused else Tone.TEXT),
+        ),
+    ]
+    apart: list[Line] = [
+        (Span("peak ", Tone.DIM), Span(figures.size(shown.peak), Tone.TEXT)),
+        (Span("reserved ", Tone.DIM), Span(figures.size(shown.reserved), Tone.TEXT)),
+        (Span(f"{shown.backend}, {figures.size(shown.page)} pages", Tone.DIM),),
+    ]
+    tail = [parts(apart, width, " · "), parts(kinds, width, " · "), parts(counters, width, " · ")]
+    room = max(1, height - len(tail))
+    rows = _slot_rows(shown, width, room)
+    return Sheet("kv pool", summary, (*rows, *tail))
+
+
+def _slot_rows(shown: PoolView, width: int, room: int) -> list[Line]:
+    """A bar a slot, in as many columns as the rows there are make necessary and the width allows."""
+    count = len(shown.slots)
+    across = max(1, min(-(-count // room), max(1, (width + 2) // 22)))
+    cell = (width - 2 * (across - 1)) // across
+    down = -(-count // across) if count else 0
+    rows: list[Line] = []
+    for row in range(down):
+        line: list[Span] = []
+        for place in range(across):
+            index = place * down + row
+            if index >= count:
+                break
+            if place:
+                line.append(Span("  "))
+            slot = shown.slots[index]
+            roomy = cell >= 34
+            figure = f" {column(f'{figures.brief(slot.pages)} pg', 8, Align.RIGHT)}"
+            if roomy:
+                figure += column(figures.size(slot.held), 10, Align.RIGHT)
+            bar = stacked((Part(slot.share, Tone.KV),), 1.0, max(3, cell - 3 - len(figure)), Part(0, Tone.TRACK, "░"))
+            tone = Tone.TEXT if slot.held else Tone.DIM
+            line += [Span(f"{slot.slot:>2} ", tone), *bar, Span(figure, tone)]
+        rows.append(tuple(line))
+    return rows
+
+
+def memory(view: ScreenView, width: int, height: int) -> Sheet:
+    """One bar of all the memory, the floors marked under it, and a legend whose sizes add up to the total."""
+    shown = view.memory
+    if shown is None:
+        return Sheet("memory")
+    summary: Line = (
+        Span(figures.size(shown.available), Tone.STRONG),
+        Span(f" free of {figures.size(shown.total)}", Tone.DIM),
+        Span(f" · {shown.source}", Tone.DIM),
+    )
+    filled = [Part(part.held, part.tone, part.glyph) for part in shown.parts]
+    if shown.unnamed:
+        filled.append(Part(shown.unnamed, Tone.FAINT, "▁"))
+    bar = stacked(filled, shown.total, width, Part(0, Tone.FREE, "·"))
+    body = [bar, _floors(shown, width)]
+    body += _legend(shown, width, max(1, height - 2))
+    body += [(Span(text, Tone.DIM),) for text in shown.others]
+    return Sheet("memory", summary, tuple(body))
+
+
+def _floors(shown: MemoryView, width: int) -> Line:
+    """Marks under the bar: use that reaches a mark leaves just that floor free."""
+
+    def place(floor: int) -> int:
+        return min(width - 1, max(0, round((shown.total - floor) / shown.total * width))) if shown.total else 0
+
+    tone = Tone.DIM
+    if shown.available <= shown.hard_floor:
+        tone = Tone.BAD_STRONG
+    elif shown.available <= shown.floor:
+        tone = Tone.WAIT_STRONG
+    label = f"floor {figures.size(shown.floor)} "
+    hard_label = f" hard {figures.size(shown.hard_floor)}"
+    soft, hard = place(shown.floor), place(shown.hard_floor)
+    hard = max(hard, soft + 1)
+    before, after = f"{label}▲", "▲"
+    if hard + 1 + len(hard_label) <= width:
+        after += hard_label
+    else:
+        before = f"hard {figures.size(shown.hard_floor)} · {before}"
+    lead = max(0, soft + 1 - len(before))
+    gap = max(0, hard - soft - 1)
+    return (Span(" " * lead), Span(before, tone), Span(" " * gap), Span(after, tone))
+
+
+def _legend(shown: MemoryView, width: int, room: int) -> list[Line]:
+    entries: list[tuple[str, Tone, str, int]] = [(part.glyph, part.tone, part.label, part.held) for part in shown.parts]
+    if shown.unnamed:
+        entries.append(("▁", Tone.FAINT, "unnamed", shown.unnamed))
+    entries.append(("·", Tone.DIM, "free", shown.available))
+    across = max(1, min(3 if width >= 66 else 2, width // 18))
+    while across > 1 and -(-len(entries) // (across - 1)) <= room and width // across < 24:
+        across -= 1
+    down = -(-len(entries) // across)
+    cell = (width - 2 * (across - 1)) // across
+    rows: list[Line] = []
+    for row in range(down):
+        line: list[Span] = []
+        for place in range(across):
+            index = place * down + row
+            if index >= len(entries):
+                break
+            glyph, tone, label, held = entries[index]
+            if place:
+                line.append(Span("  "))
+            figure = figures.size(held)
+            line += [
+                Span(f"{glyph * 2} ", tone),
+                Span(column(label, cell - 3 - len(figure)), Tone.DIM),
+                Span(figure, Tone.TEXT),
+            ]
+        rows.append(tuple(line))
+    return rows
+
+
+def roles(view: ScreenView, width: int) -> Sheet:
+    """Each small model beside the engine: its state, its claim and why, in words."""
+    if view.lanes is None:
+        return Sheet("roles")
+    if not view.roles:
+        return Sheet("roles", body=((Span("none planned", Tone.DIM),),))
+    loaded = sum(role.word.word == "loaded" for role in view.roles)
+    body: list[Line] = []
+    for role in view.roles:
+        body += _role(role, width)
+    return Sheet("roles", (Span(f"{loaded} of {len(view.roles)} loaded", Tone.DIM),), tuple(body))
+
+
+def _role(role: RoleView, width: int) -> list[Line]:
+    name: Line = (
+        Span(f"{role.word.glyph} ", role.word.tone),
+        Span(f"{role.name} ", Tone.STRONG),
+        Span(role.word.word, role.word.tone),
+    )
+    extra: list[Line] = [(Span(role.claim, Tone.TEXT),)]
+    if role.reloads:
+        extra.append((Span(f"{figures.plural(role.reloads, 'reload')}", Tone.DIM),))
+    extra.append((Span(role.since, Tone.DIM),))
+    lines = [spread(name, parts(extra, max(0, width - width_of(name) - 1)), width)]
+    lines += [(Span(f"  {text}", Tone.DIM),) for text in wrap(role.reason, width - 2) if role.reason]
+    return lines
+
+
+def queue(view: ScreenView, width: int) -> Sheet:
+    """Each waiting request, oldest first as the engine lists them, with the whole sentence that says why."""
+    if view.lanes is None:
+        return Sheet("queue")
+    if not view.queue_total:
+        return Sheet("queue", body=((Span("○ nothing waits", Tone.DIM),),))
+    body: list[Line] = []
+    for entry in view.queue:
+        body += _queued(entry, width)
+    if not body:
+        body.append((Span(f"none of {view.queue_total} matches the filter", Tone.DIM),))
+    shown = f"{len(view.queue)} of {view.queue_total}" if len(view.queue) != view.queue_total else str(view.queue_total)
+    return Sheet("queue", (Span(f"{shown} waiting", Tone.WAIT_STRONG),), tuple(body))
+
+
+def _queued(entry: QueueView, width: int) -> list[Line]:
+    left: Line = (
+        Span(f"{entry.word.glyph} ", entry.word.tone),
+        Span(f"{entry.client} ", Tone.STRONG),
+        Span(entry.id, Tone.DIM),
+    )
+    right = parts([(Span(entry.prompt, Tone.TEXT),), (Span(f"{entry.since:>6}", Tone.WAIT),)], width // 2)
+    lines = [spread(left, (Span(" "), *right), width)]
+    text = f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word
+    lines += [(Span(f"  {part}", Tone.WAIT),) for part in wrap(text, width - 2)]
+    return lines

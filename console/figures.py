@@ -1,0 +1,76 @@
+"""Numbers as people read them: sizes, counts, durations, rates; all short, all of predictable width."""
+
+from __future__ import annotations
+
+NONE = "–"
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: int | None) -> str:
+    """Bytes in the unit that leaves one to three digits before the point: `45.0 MiB`."""
+    if count is None:
+        return NONE
+    value = float(count)
+    for unit in _SIZES:
+        # The next unit takes over where this one would round to four digits.
+        if abs(value) < 999.5 or unit == _SIZES[-1]:
+            break
+        value /= 1024
+    if unit == "B":
+        return f"{count} B"
+    return f"{value:.0f} {unit}" if abs(value) >= 99.95 else f"{value:.1f} {unit}"
+
+
+def count(number: int) -> str:
+    """An integer with thousands apart: `12,288`."""
+    return f"{number:,}"
+
+
+def brief(number: int) -> str:
+    """An integer in at most five characters: `384`, `8192`, `95.1k`, `1.2M`."""
+    if number < 10_000:
+        return str(number)
+    if number < 99_950:
+        return f"{number / 1000:.1f}k"
+    if number < 999_500:
+        return f"{number / 1000:.0f}k"
+    return f"{number / 1_000_000:.1f}M"
+
+
+def span(seconds: float | None) -> str:
+    """A duration in its two largest units: `0.21 s`, `3.1 s`, `42 s`, `3 m 20 s`, `2 h 05 m`, `4 d 03 h`."""
+    if seconds is None:
+        return NONE
+    seconds = max(0.0, seconds)
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def rate(tokens_per_second: float | None) -> str:
+    """Tokens a second without the unit: `31.2`, `410`."""
+    if tokens_per_second is None:
+        return NONE
+    return f"{tokens_per_second:.1f}" if tokens_per_second < 99.95 else f"{tokens_per_second:,.0f}"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share of a whole: `8.3 %`, `85 %`; a dash where there is no whole."""
+    if whole <= 0:
+        return NONE
+    share = 100 * part / whole
+    return f"{share:.1f} %" if 0 < share < 9.95 else f"{share:.0f} %"
+
+
+def plural(number: int, word: str) -> str:
+    """`1 page`, `720 pages`."""
+    return f"{count(number)} {word}" if number == 1 else f"{count(number)} {word}s"

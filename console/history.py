@@ -1,0 +1,121 @@
+"""What the rates were in the last minutes: one bucket a second for the engine and for each lane, from snapshots alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from engine.protocol import Health, Lane, LaneState
+
+KEPT_SECONDS = 180
+# A reading rate is taken over this long: chunks land in bursts.
+_READING_WINDOW_S = 4.0
+
+
+@dataclass(frozen=True)
+class LaneTrack:
+    """One lane's past: a rate for each second, oldest first, whether it is reading, and the reading rate now."""
+
+    rates: tuple[float, ...] = ()
+    reading: bool = False
+    reading_tok_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Track:
+    """A frozen view of the past: total tokens a second, and each lane by slot."""
+
+    total: tuple[float, ...] = ()
+    lanes: dict[int, LaneTrack] = field(default_factory=dict)
+
+    def lane(self, slot: int) -> LaneTrack:
+        return self.lanes.get(slot, LaneTrack())
+
+
+@dataclass
+class _Buckets:
+    """The mean of each second's samples; the last one is still open."""
+
+    means: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
+    second: int | None = None
+    taken: int = 0
+
+    def add(self, second: int, value: float) -> None:
+        if self.second is None or second < self.second:
+            self.means.clear()
+        elif second == self.second:
+            self.taken += 1
+            self.means[-1] += (value - self.means[-1]) / self.taken
+            return
+        else:
+            # Seconds without a snapshot were not seen, so they show as none rather than as the last rate.
+            self.means.extend([0.0] * min(second - self.second - 1, KEPT_SECONDS))
+        self.means.append(value)
+        self.second, self.taken = second, 1
+
+
+@dataclass
+class _LaneHistory:
+    buckets: _Buckets = field(default_factory=_Buckets)
+    request: str | None = None
+    marks: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, lane: Lane, at: float) -> None:
+        request = lane.request
+        if request is None or request.id != self.request:
+            # A lane's picture is of the request in it; the one before left its own line in the log.
+            self.marks.clear()
+            self.buckets = _Buckets()
+            self.request = request.id if request else None
+        if request is None:
+            return
+        if lane.state is LaneState.DECODING:
+            if self.marks:
+                self.marks.clear()
+                self.buckets = _Buckets()
+            self.buckets.add(int(at), request.tok_s or 0.0)
+        elif lane.state in (LaneState.PREFILLING, LaneState.YIELDED):
+            self.marks.append((at, request.prefill_done))
+            while at - self.marks[0][0] > _READING_WINDOW_S and len(self.marks) > 2:
+                self.marks.popleft()
+            self.buckets.add(int(at), self.reading_tok_s() or 0.0)
+
+    def reading_tok_s(self) -> float | None:
+        """Prompt tokens read a second over the window; none before two snapshots, or when nothing moved."""
+        if len(self.marks) < 2:
+            return None
+        (first_at, first), (last_at, last) = self.marks[0], self.marks[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at and last > first else None
+
+
+class History:
+    """Folds snapshots into rates. Not thread-safe: its owner is the app's message handler."""
+
+    def __init__(self) -> None:
+        self._total = _Buckets()
+        self._lanes: dict[int, _LaneHistory] = {}
+        self._uptime = 0.0
+
+    def add(self, health: Health, at: float) -> None:
+        """Take in a snapshot received at `at` (monotonic seconds). A younger engine starts a new history."""
+        if health.uptime_s + 1.0 < self._uptime:
+            self._total, self._lanes = _Buckets(), {}
+        self._uptime = health.uptime_s
+        self._total.add(int(at), total_tok_s(health))
+        for lane in health.lanes:
+            self._lanes.setdefault(lane.slot, _LaneHistory()).add(lane, at)
+
+    def track(self) -> Track:
+        """The past as it stands, frozen."""
+        return Track(
+            total=tuple(self._total.means),
+            lanes={
+                slot: LaneTrack(tuple(lane.buckets.means), bool(lane.marks), lane.reading_tok_s())
+                for slot, lane in self._lanes.items()
+            },
+        )
+
+
+def total_tok_s(health: Health) -> float:
+    """Tokens a second that all lanes write together now."""
+    return sum(lane.request.tok_s or 0.0 for lane in health.lanes if lane.request)

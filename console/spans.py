@@ -1,0 +1,142 @@
+"""Lines of toned text: the form in which every part of the screen is drawn, free of any terminal library's types.
+
+A `Line` is a tuple of `Span`s. A tone is a meaning, not a colour; `look.py` gives each its style. Widths are terminal
+cells, so wide characters take two.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+from console.tones import Tone
+
+
+class Align(StrEnum):
+    LEFT = "left"
+    RIGHT = "right"
+
+
+class Span(NamedTuple):
+    """A run of text in one tone."""
+
+    text: str
+    tone: Tone = Tone.TEXT
+
+
+Line = tuple[Span, ...]
+
+ELLIPSIS = "…"
+# Marks and joiners that terminals disagree about: shown, they would shift everything right of them.
+_UNSHOWABLE = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_VARIATION_SELECTORS = range(0xFE00, 0xFE10)
+
+
+def literal(text: str) -> str:
+    """Make text from outside safe to show: each control character becomes its visible picture.
+
+    C0 controls and DEL become U+2400 pictures; other invisible or unassigned characters (C1 controls, direction
+    overrides, joiners, lone surrogates) become U+FFFD; variation selectors are dropped, since they change widths.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    shown: list[str] = []
+    for character in text:
+        code = ord(character)
+        if code < 0x20:
+            shown.append(chr(0x2400 + code))
+        elif code == 0x7F:
+            shown.append("␡")
+        elif code in _VARIATION_SELECTORS:
+            continue
+        elif code < 0xA0 and code > 0x7F or unicodedata.category(character) in _UNSHOWABLE:
+            shown.append("�")
+        else:
+            shown.append(character)
+    return "".join(shown)
+
+
+def width_of(line: Line) -> int:
+    """Cells the line takes."""
+    return sum(cell_len(span.text) for span in line)
+
+
+def clip(text: str, width: int) -> str:
+    """The text cut to at most `width` cells, with an ellipsis where something was cut."""
+    if cell_len(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    return set_cell_size(text, width - 1).rstrip() + ELLIPSIS
+
+
+def column(text: str, width: int, align: Align = Align.LEFT) -> str:
+    """The text in exactly `width` cells."""
+    text = clip(text, width)
+    gap = " " * (width - cell_len(text))
+    return gap + text if align is Align.RIGHT else text + gap
+
+
+def fit(line: Line, width: int, fill: Tone = Tone.TEXT) -> Line:
+    """The line cropped or padded to exactly `width` cells."""
+    fitted: list[Span] = []
+    room = width
+    for span in line:
+        cells = cell_len(span.text)
+        if cells > room:
+            if room:
+                fitted.append(Span(column(span.text, room), span.tone))
+            return tuple(fitted)
+        if cells:
+            fitted.append(span)
+        room -= cells
+    if room:
+        fitted.append(Span(" " * room, fill))
+    return tuple(fitted)
+
+
+def spread(left: Line, right: Line, width: int, fill: Tone = Tone.TEXT) -> Line:
+    """`left` at the left edge and `right` at the right one; where both do not fit, `left` is cut."""
+    room = width - width_of(right)
+    if room < 0:
+        return fit(right, width, fill)
+    return fit(left, room, fill) + right
+
+
+def parts(segments: Iterable[Line], width: int, gap: str = "  ") -> Line:
+    """As many of the segments, in order, as fit whole in `width` cells; what does not fit is left out."""
+    line: list[Span] = []
+    used = 0
+    for segment in segments:
+        need = width_of(segment) + (len(gap) if line else 0)
+        if not segment or used + need > width:
+            continue
+        if line:
+            line.append(Span(gap))
+        line.extend(segment)
+        used += need
+    return tuple(line)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width` cells, broken at spaces where there are any."""
+    if width <= 0:
+        return []
+    lines: list[str] = []
+    current = ""
+    for word in text.split(" "):
+        joined = f"{current} {word}" if current else word
+        if cell_len(joined) <= width:
+            current = joined
+            continue
+        if current:
+            lines.append(current)
+        pieces = chop_cells(word, width) if cell_len(word) > width else [word]
+        lines.extend(pieces[:-1])
+        current = pieces[-1]
+    lines.append(current)
+    return lines

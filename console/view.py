@@ -1,0 +1,468 @@
+"""Turns a Health snapshot and its history into what the screen says: frozen rows of words and numbers, no layout.
+
+Pure functions; nothing here knows a width, a colour or a terminal. Text from outside has been made literal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from console import figures
+from console.history import LaneTrack, Track, total_tok_s
+from console.spans import literal
+from console.tones import Tone
+from engine.protocol import (
+    Health,
+    Lane,
+    LaneState,
+    Memory,
+    Queued,
+    Role,
+    RoleState,
+    Status,
+    WaitState,
+)
+
+STALE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Word:
+    """A state as it is shown: a glyph, a word, and what it means for the reader."""
+
+    glyph: str
+    word: str
+    tone: Tone
+
+
+STATUS_WORDS = {
+    Status.OK: Word("●", "ok", Tone.BAR_GOOD),
+    Status.LOADING: Word("◌", "loading", Tone.BAR_READ),
+    Status.DRAINING: Word("◑", "draining", Tone.BAR_WAIT),
+    Status.STALLED: Word("✖", "stalled", Tone.BAR_BAD),
+}
+CONNECTING_WORD = Word("◌", "connecting", Tone.BAR_READ)
+LOST_WORD = Word("✖", "lost", Tone.BAR_BAD)
+LANE_WORDS = {
+    LaneState.IDLE: Word("○", "Idle", Tone.IDLE),
+    LaneState.RESTORING: Word("↺", "Restoring", Tone.READ_STRONG),
+    LaneState.PREFILLING: Word("▼", "Reading", Tone.READ_STRONG),
+    LaneState.YIELDED: Word("‖", "Yielded", Tone.WAIT_STRONG),
+    LaneState.DECODING: Word("▶", "Writing", Tone.GOOD_STRONG),
+    LaneState.FINISHING: Word("■", "Finishing", Tone.GOOD),
+}
+WAIT_WORDS = {
+    WaitState.SLOT: Word("◔", "waits for a slot", Tone.WAIT_STRONG),
+    WaitState.HOME: Word("◔", "waits for its own slot", Tone.WAIT_STRONG),
+    WaitState.SLOT0: Word("◔", "waits for slot 0", Tone.WAIT_STRONG),
+    WaitState.MEMORY: Word("◕", "waits for memory", Tone.WAIT_STRONG),
+}
+ROLE_WORDS = {
+    RoleState.PLANNED: Word("◇", "planned", Tone.DIM),
+    RoleState.LOADED: Word("●", "loaded", Tone.GOOD),
+    RoleState.LOADING: Word("◌", "loading", Tone.READ),
+    RoleState.UNLOADED: Word("○", "unloaded", Tone.IDLE),
+    RoleState.UNLOADED_FOR_MEMORY: Word("▽", "unloaded for memory", Tone.WAIT),
+    RoleState.RELOADING: Word("↺", "reloading", Tone.READ),
+    RoleState.REFUSED: Word("✖", "refused", Tone.BAD),
+}
+
+
+@dataclass(frozen=True)
+class Link:
+    """How the console stands with the engine: where it looks, how old its picture is, and what failed last."""
+
+    url: str
+    age_s: float | None = None
+    error: str | None = None
+    paused: bool = False
+
+    @property
+    def stale(self) -> bool:
+        """Whether the picture is too old to pass for now."""
+        return self.error is not None or (self.age_s is not None and self.age_s > STALE_S)
+
+
+@dataclass(frozen=True)
+class HeaderView:
+    model: str
+    detail: str
+    uptime: str
+    status: Word
+    freshness: str
+    stale: bool
+    paused: bool
+    tok_s: float
+    rates: tuple[float, ...]
+    running: int
+    waiting: int
+    totals: tuple[str, ...]
+    trouble: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LaneView:
+    """One slot. `read_*` are prompt tokens, `done` and `limit` tokens of the answer, rows are KV rows."""
+
+    slot: int
+    kind: str
+    word: Word
+    text: str
+    busy: bool
+    reading: bool
+    rates: tuple[float, ...]
+    rows: int
+    kept: int
+    committed: int
+    window: int
+    committed_bytes: int
+    reason: str | None = None
+    request: str = ""
+    client: str = ""
+    age: str = ""
+    ttft: str = ""
+    cached: str = ""
+    per_round: str = ""
+    prompt: int = 0
+    done: int = 0
+    limit: int = 0
+    read_done: int = 0
+    read_total: int = 0
+    left: str = ""
+
+
+@dataclass(frozen=True)
+class LanesView:
+    lanes: tuple[LaneView, ...]
+    busy: int
+    slots: int
+    note: str | None
+    rounds: tuple[tuple[str, int], ...]
+    filter_text: str
+
+
+@dataclass(frozen=True)
+class LoadingView:
+    stage: str
+    done: int
+    total: int
+    left: str
+
+
+@dataclass(frozen=True)
+class SlotPages:
+    """What one slot holds of the pool; `share` is of its part of the reserved range."""
+
+    slot: int
+    pages: int
+    held: int
+    share: float
+
+
+@dataclass(frozen=True)
+class PoolView:
+    enabled: bool
+    backend: str
+    page: int
+    pages: int
+    committed: int
+    reserved: int
+    peak: int
+    slots: tuple[SlotPages, ...]
+    kinds: tuple[tuple[str, int], ...]
+    commits: int
+    releases: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class MemoryPart:
+    label: str
+    tone: Tone
+    glyph: str
+    held: int
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """One memory: the parts in use and what is free add up to the total."""
+
+    name: str
+    source: str
+    total: int
+    available: int
+    floor: int
+    hard_floor: int
+    parts: tuple[MemoryPart, ...]
+    unnamed: int
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RoleView:
+    name: str
+    word: Word
+    claim: str
+    since: str
+    reason: str
+    reloads: int
+
+
+@dataclass(frozen=True)
+class QueueView:
+    id: str
+    client: str
+    word: Word
+    prompt: str
+    since: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScreenView:
+    """Everything one frame shows. Where there is no snapshot yet, only the header and the link have anything to say."""
+
+    link: Link
+    header: HeaderView
+    lanes: LanesView | None = None
+    loading: LoadingView | None = None
+    pool: PoolView | None = None
+    memory: MemoryView | None = None
+    roles: tuple[RoleView, ...] = ()
+    queue: tuple[QueueView, ...] = ()
+    queue_total: int = 0
+
+
+def screen_view(health: Health | None, track: Track, link: Link, filter_text: str = "") -> ScreenView:
+    """The whole frame. `filter_text` keeps lanes and waiting requests whose client, id or state contains it."""
+    header = _header(health, track, link)
+    if health is None:
+        return ScreenView(link, header)
+    wanted = filter_text.casefold().strip()
+    lanes = tuple(_lane(lane, track.lane(lane.slot), link.stale) for lane in health.lanes)
+    queue = tuple(_queued(entry) for entry in health.queue)
+    parallel = health.parallel
+    return ScreenView(
+        link=link,
+        header=header,
+        lanes=LanesView(
+            lanes=tuple(
+                lane for lane in lanes if _matches(wanted, lane.client, lane.request, lane.word.word, lane.text)
+            ),
+            busy=sum(lane.busy for lane in lanes),
+            slots=len(lanes),
+            note=literal(parallel.max_running_reason) if parallel.max_running_reason else None,
+            rounds=tuple(sorted(parallel.rounds.items(), key=lambda item: (len(item[0]), item[0]))),
+            filter_text=literal(filter_text.strip()),
+        ),
+        loading=_loading(health),
+        pool=_pool(health),
+        memory=_memory(health.memory),
+        roles=tuple(_role(role) for role in health.roles),
+        queue=tuple(entry for entry in queue if _matches(wanted, entry.client, entry.id, entry.word.word)),
+        queue_total=len(queue),
+    )
+
+
+def _matches(wanted: str, *texts: str) -> bool:
+    return not wanted or any(wanted in text.casefold() for text in texts)
+
+
+def _header(health: Health | None, track: Track, link: Link) -> HeaderView:
+    if link.error is not None:
+        word = LOST_WORD
+    elif health is None:
+        word = CONNECTING_WORD
+    else:
+        word = STATUS_WORDS[health.status]
+    freshness = "live"
+    if health is None or link.age_s is None:
+        freshness = "no answer yet" if link.error is None else literal(link.error)
+    elif link.paused:
+        freshness = f"paused {figures.span(link.age_s)} ago"
+    elif link.stale:
+        freshness = f"no update for {figures.span(link.age_s)}"
+    if health is None:
+        return HeaderView(literal(link.url), "", "", word, freshness, True, link.paused, 0.0, (), 0, 0, (), ())
+    model = health.model
+    totals = health.parallel.totals
+    cache_hits = sum(level.hits for level in health.cache.values())
+    restored = sum(level.restored_tokens for level in health.cache.values())
+    speculation = health.speculation
+    facts = [f"served {figures.count(totals.served)}", f"peak {health.parallel.peak_running}"]
+    if cache_hits:
+        facts.append(f"cache {figures.plural(cache_hits, 'hit')}, {figures.count(restored)} tok")
+    if speculation.drafted:
+        facts.append(f"drafts kept {figures.percent(speculation.accepted, speculation.drafted)}")
+    trouble = [
+        f"{name} {figures.count(number)}"
+        for name, number in (
+            ("refused", totals.refused),
+            ("errors", totals.errors),
+            ("timeouts", totals.timeouts),
+            ("abandoned", totals.abandoned),
+        )
+        if number
+    ]
+    progress = health.last_progress_age_s
+    if health.status is Status.STALLED and progress is not None:
+        trouble.insert(0, f"no progress for {figures.span(progress)}")
+    return HeaderView(
+        model=literal(model.name) if model else "no model yet",
+        detail=" · ".join(literal(part) for part in (model.arch, model.device, health.version) if part)
+        if model
+        else health.version,
+        uptime=figures.span(health.uptime_s),
+        status=word,
+        freshness=freshness,
+        stale=link.stale,
+        paused=link.paused,
+        tok_s=total_tok_s(health),
+        rates=track.total,
+        running=health.parallel.running,
+        waiting=health.parallel.waiting,
+        totals=tuple(facts),
+        trouble=tuple(trouble),
+    )
+
+
+def _lane(lane: Lane, past: LaneTrack, stale: bool) -> LaneView:
+    word = LANE_WORDS[lane.state]
+    text = literal(lane.phase_text) or word.word
+    # A rate that is no longer measured is not shown: the word alone stays.
+    if stale or lane.state is LaneState.IDLE:
+        text = word.word
+    request = lane.request
+    base = LaneView(
+        slot=lane.slot,
+        kind=literal(lane.kind),
+        word=word,
+        text=text,
+        busy=request is not None,
+        reading=lane.state in (LaneState.PREFILLING, LaneState.YIELDED, LaneState.RESTORING),
+        rates=past.rates,
+        rows=lane.rows,
+        kept=lane.resident_rows,
+        committed=lane.committed_rows,
+        window=lane.window,
+        committed_bytes=lane.committed_bytes,
+        reason=literal(lane.reason) if lane.reason else None,
+    )
+    if request is None:
+        return base
+    left = ""
+    unread = request.prefill_total - request.prefill_done
+    if lane.state is LaneState.PREFILLING and past.reading_tok_s and unread > 0 and not stale:
+        left = figures.span(unread / past.reading_tok_s)
+    accepted = request.accepted_per_round
+    return replace(
+        base,
+        request=literal(request.id),
+        client=literal(request.client),
+        age=figures.span(request.age_s),
+        ttft=figures.span(request.ttft_s) if request.ttft_s is not None else "",
+        cached=figures.percent(request.cached_tokens, request.prompt_tokens) if request.cached_tokens else "",
+        per_round=f"{accepted:.1f}" if accepted is not None and lane.state is LaneState.DECODING else "",
+        prompt=request.prompt_tokens,
+        done=request.completion_tokens,
+        limit=request.max_tokens,
+        read_done=request.prefill_done,
+        read_total=request.prefill_total,
+        left=left,
+    )
+
+
+def _loading(health: Health) -> LoadingView | None:
+    loading = health.loading
+    if loading is None:
+        return None
+    left = figures.span(loading.eta_s) if loading.eta_s is not None else ""
+    return LoadingView(literal(loading.stage), loading.done_bytes, loading.total_bytes, left)
+
+
+def _pool(health: Health) -> PoolView:
+    pool = health.kv_pool
+    windows = [lane.window for lane in sorted(health.lanes, key=lambda lane: lane.slot)]
+    window_sum = sum(windows)
+
+    def share(slot: int, held: int) -> float:
+        # Slots reserve in proportion to their windows: every row of every slot is of one size.
+        if slot >= len(windows) or not window_sum or not pool.reserved_bytes:
+            return 0.0
+        return held / (pool.reserved_bytes * windows[slot] / window_sum) if windows[slot] else 0.0
+
+    return PoolView(
+        enabled=pool.enabled,
+        backend=literal(pool.backend),
+        page=pool.page_bytes,
+        pages=pool.committed_pages,
+        committed=pool.committed_bytes,
+        reserved=pool.reserved_bytes,
+        peak=pool.peak_committed_bytes,
+        slots=tuple(
+            SlotPages(slot, held // pool.page_bytes if pool.page_bytes else 0, held, share(slot, held))
+            for slot, held in enumerate(pool.by_slot)
+        ),
+        kinds=tuple((literal(kind), held) for kind, held in pool.by_kind.items()),
+        commits=pool.commits,
+        releases=pool.releases,
+        refused=pool.refused,
+    )
+
+
+_PARTS = (
+    ("weights", "weights", Tone.WEIGHTS, "█"),
+    ("kv", "kv_committed", Tone.KV, "▓"),
+    ("caches", "caches", Tone.CACHES, "▚"),
+    ("state", "state", Tone.STATE, "▞"),
+    ("roles", "roles", Tone.ROLES, "▣"),
+    ("graphs", "graphs", Tone.GRAPHS, "▤"),
+    ("workspace", "workspace", Tone.WORKSPACE, "▒"),
+    ("allocator", "allocator_free", Tone.ALLOCATOR, "▥"),
+    ("outside", "outside", Tone.OUTSIDE, "░"),
+)
+
+
+def _memory(memory: Memory) -> MemoryView:
+    parts = tuple(MemoryPart(label, tone, glyph, getattr(memory.split, field)) for label, field, tone, glyph in _PARTS)
+    used = memory.total - memory.available
+    others = tuple(
+        f"{literal(device.name)}: {figures.size(device.available)} free of {figures.size(device.total)}"
+        for device in memory.devices
+    )
+    return MemoryView(
+        name="memory",
+        source=literal(memory.source),
+        total=memory.total,
+        available=memory.available,
+        floor=memory.floor,
+        hard_floor=memory.hard_floor,
+        parts=tuple(part for part in parts if part.held > 0),
+        unnamed=max(0, used - sum(part.held for part in parts)),
+        others=others,
+    )
+
+
+def _role(role: Role) -> RoleView:
+    claim = figures.size(role.measured_bytes if role.measured_bytes is not None else role.claim_bytes)
+    return RoleView(
+        name=literal(role.name),
+        word=ROLE_WORDS[role.state],
+        claim=claim if role.measured_bytes is not None else f"claims {claim}",
+        since=figures.span(role.since_s),
+        reason=literal(role.reason),
+        reloads=role.reloads,
+    )
+
+
+def _queued(entry: Queued) -> QueueView:
+    home = f" {entry.home}" if entry.state is WaitState.HOME and entry.home is not None else ""
+    word = WAIT_WORDS[entry.state]
+    return QueueView(
+        id=literal(entry.id),
+        client=literal(entry.client),
+        word=Word(word.glyph, f"waits for slot{home}, its own", word.tone) if home else word,
+        prompt=f"{figures.count(entry.prompt_tokens)} tok",
+        since=figures.span(entry.since_s),
+        reason=literal(entry.reason),
+    )

@@ -1,0 +1,1 @@
+"""Textual widgets: each renders a frozen view, none fetches or decides anything."""

@@ -1,0 +1,176 @@
+"""The board: every region of the screen as a widget of plain lines, placed by the arrangement, repainted by the row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from textual.app import ComposeResult
+from textual.geometry import Offset, Spacing
+from textual.geometry import Region as Area
+from textual.geometry import Size
+from textual.layout import ArrangeResult, Layout, WidgetPlacement
+from textual.strip import Strip
+from textual.widget import Widget
+
+from console import paint
+from console.arrange import PANELS, Arrangement, Facts, Region, arrange
+from console.draw.frame import scroll_limit
+from console.look import Look, faded
+from console.spans import Line
+from console.tones import Tone
+from console.view import ScreenView
+
+_EMPTY = Arrangement({}, 1)
+
+
+class RegionWidget(Widget):
+    """One region. Keeps the lines last drawn and repaints only rows that differ."""
+
+    DEFAULT_CSS = """
+    RegionWidget {
+        width: auto;
+        height: auto;
+        background: transparent;
+    }
+    """
+
+    def __init__(self, region: Region, look: Look) -> None:
+        super().__init__(id=region.value)
+        self.region_name = region
+        self.offset_rows = 0
+        self._look = look
+        self._faded = faded(look)
+        self._rows: tuple[Line, ...] = ()
+        self._strips: list[Strip] = []
+        self._live = True
+
+    def draw(self, view: ScreenView, arrangement: Arrangement, focused: Region | None) -> None:
+        """Take in a frame; ask for a repaint of exactly the rows that changed."""
+        if self.region_name not in arrangement.boxes:
+            return
+        if self.region_name in PANELS:
+            sheet = paint.sheet(self.region_name, view, arrangement)
+            limit = scroll_limit(sheet, arrangement.boxes[self.region_name].height)
+            self.offset_rows = min(self.offset_rows, limit)
+        rows = paint.lines(self.region_name, view, arrangement, self.offset_rows, focused)
+        live = not (view.link.stale and view.lanes is not None) or self.region_name not in PANELS
+        before, self._rows = self._rows, rows
+        if live is not self._live or len(before) != len(rows):
+            self._live = live
+            self._strips = [self._strip(row) for row in rows]
+            self.refresh()
+            return
+        changed: list[Area] = []
+        for y, (old, new) in enumerate(zip(before, rows, strict=True)):
+            if old != new:
+                self._strips[y] = self._strip(new)
+                changed.append(Area(0, y, self.size.width, 1))
+        if changed:
+            self.refresh(*changed)
+
+    def _strip(self, row: Line) -> Strip:
+        styles = (self._look if self._live else self._faded).styles
+        return Strip([Segment(span.text, styles[span.tone]) for span in row])
+
+    def render_lines(self, crop: Area) -> list[Strip]:
+        width = self.size.width
+        blank = Strip.blank(width, self._look.styles[Tone.TEXT])
+        strips = [self._strips[y] if y < len(self._strips) else blank for y in range(crop.y, crop.bottom)]
+        return [strip.crop_extend(crop.x, crop.right, None) for strip in strips]
+
+
+class BoardLayout(Layout):
+    """Places each region in its box; a region without one is not shown."""
+
+    name = "board"
+
+    def __init__(self) -> None:
+        self.arrangement = _EMPTY
+
+    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
+        return [
+            WidgetPlacement(Area(*box), Offset(0, 0), Spacing(), child)
+            for child in children
+            if isinstance(child, RegionWidget) and (box := self.arrangement.boxes.get(child.region_name)) is not None
+        ]
+
+
+class Board(Widget):
+    """Holds all regions. `show` is the one way in: a frozen frame."""
+
+    DEFAULT_CSS = """
+    Board {
+        width: 1fr;
+        height: 1fr;
+    }
+    """
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self._look = look
+        self._placing = BoardLayout()
+        self._facts: Facts | None = None
+        self._view: ScreenView | None = None
+        self.zoom: Region | None = None
+        self.chosen: Region = Region.LANES
+
+    @property
+    def layout(self) -> Layout:
+        return self._placing
+
+    def compose(self) -> ComposeResult:
+        for region in Region:
+            yield RegionWidget(region, self._look)
+
+    @property
+    def regions(self) -> Sequence[RegionWidget]:
+        return list(self.query_children(RegionWidget))
+
+    @property
+    def shown_panels(self) -> list[Region]:
+        """The panels that have a box now, in digit order."""
+        return [panel for panel in PANELS if panel in self._placing.arrangement.boxes]
+
+    def show(self, view: ScreenView) -> None:
+        """Draw a frame, moving regions only where its facts ask for another arrangement."""
+        self._view = view
+        self._redraw()
+
+    def choose(self, panel: Region) -> None:
+        """Give the arrow keys to a panel."""
+        self.chosen = panel
+        self._redraw()
+
+    def set_zoom(self, panel: Region | None) -> None:
+        """Show one panel alone, or all again."""
+        self.zoom = panel
+        if panel is not None:
+            self.chosen = panel
+        self._redraw()
+
+    def scroll_chosen(self, rows: int) -> None:
+        """Scroll the chosen panel; its own limits hold."""
+        for widget in self.regions:
+            if widget.region_name is self.chosen:
+                widget.offset_rows = max(0, widget.offset_rows + rows)
+        self._redraw()
+
+    def on_resize(self) -> None:
+        self._facts = None
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._view is None or not self.size.width:
+            return
+        facts = paint.facts(self._view, self.size.width, self.zoom)
+        if facts != self._facts:
+            self._facts = facts
+            self._placing.arrangement = arrange(self.size.width, self.size.height, facts)
+            # Asked through a child: Textual forgets a cached arrangement only for the ancestors of who asks.
+            self.regions[0].refresh(layout=True)
+        arrangement = self._placing.arrangement
+        if self.chosen not in arrangement.boxes:
+            self.chosen = self.shown_panels[0] if self.shown_panels else Region.LANES
+        for widget in self.regions:
+            widget.draw(self._view, arrangement, self.chosen)
