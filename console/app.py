@@ -143,7 +143,8 @@ class ConsoleApp(App[int]):
         shown = self._held or self._latest
         age = self._clock() - shown[1] + shown[0].snapshot_age_s if shown else None
         link = Link(self._source.url, age, self._error, paused=self._held is not None)
-        self.board.show(screen_view(shown[0] if shown else None, self._history.track(), link, self._filter))
+        health = shown[0] if shown else None
+        self.board.show(screen_view(health, self._history.track(), link, self._filter, textures=self._look.plain))
 
     async def action_quit(self) -> None:
         self.exit(0)
@@ -171,7 +172,7 @@ class ConsoleApp(App[int]):
         region = Region(panel)
         self.board.set_zoom(None if self.board.zoom is region else region)
 
-    def action_back(self) -> None:
+    async def action_back(self) -> None:
         if self.board.zoom is not None:
             self.board.set_zoom(None)
         else:

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from console.spans import Line, Span
 from console.tones import Tone
 
+# Squares leave a gap between rows, so that bars under one another stay apart.
+FILL = "■"
+AHEAD = "□"
+TRACK = "·"
 _TICKS = "▁▂▃▄▅▆▇█"
 
 
@@ -17,11 +21,11 @@ class Part:
 
     amount: float
     tone: Tone
-    glyph: str = "█"
+    glyph: str = FILL
 
 
 def progress(done: float, total: float, width: int, tone: Tone) -> Line:
-    """A thin bar, heavy where done and light where not; anything begun shows at least one cell, nothing unfinished fills it."""
+    """A thin bar, heavy where done, light where not. What has begun shows a cell, what is unfinished never fills it."""
     if width <= 0:
         return ()
     share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0

@@ -1,4 +1,4 @@
-"""What the rates were in the last minutes: one bucket a second for the engine and for each lane, from snapshots alone."""
+"""What the rates were in the last minutes: one bucket a second for the engine and each lane, from snapshots alone."""
 
 from __future__ import annotations
 

@@ -26,25 +26,26 @@ _TALL = 400
 
 
 def print_once(url: str, out: IO[str] | None = None) -> int:
-    """Print one frame for `url` to `out` (stdout by default). Exits 0, or 3 with a line on stderr when nothing answers."""
+    """Print one frame for `url` to `out` (default stdout); 0, or 3 with a line on stderr when nothing answers."""
+    stream = out if out is not None else sys.stdout
+    colour = stream.isatty() and "NO_COLOR" not in os.environ
     try:
-        view = asyncio.run(_look(url))
+        view = asyncio.run(_look(url, textures=not colour))
     except Unreachable as error:
         print(f"tandem console: nothing to show at {url}: {error}", file=sys.stderr)
         return NOTHING_THERE
-    stream = out if out is not None else sys.stdout
-    colour = stream.isatty() and "NO_COLOR" not in os.environ
     width = min(160, max(60, shutil.get_terminal_size((100, 24)).columns))
     write_frame(view, width, colour_look() if colour else plain_look(), stream)
     return 0
 
 
-async def _look(url: str) -> ScreenView:
+async def _look(url: str, textures: bool) -> ScreenView:
     async with HealthClient(url) as client:
         health = await client.fetch()
     history = History()
     history.add(health, time.monotonic())
-    return screen_view(health, history.track(), Link(client.url, age_s=health.snapshot_age_s))
+    link = Link(client.url, age_s=health.snapshot_age_s)
+    return screen_view(health, history.track(), link, textures=textures)
 
 
 def frame_lines(view: ScreenView, width: int) -> list[Line]:

@@ -53,7 +53,7 @@ def literal(text: str) -> str:
             shown.append("␡")
         elif code in _VARIATION_SELECTORS:
             continue
-        elif code < 0xA0 and code > 0x7F or unicodedata.category(character) in _UNSHOWABLE:
+        elif 0x7F < code < 0xA0 or unicodedata.category(character) in _UNSHOWABLE:
             shown.append("�")
         else:
             shown.append(character)

@@ -231,10 +231,16 @@ class ScreenView:
     roles: tuple[RoleView, ...] = ()
     queue: tuple[QueueView, ...] = ()
     queue_total: int = 0
+    textures: bool = False
 
 
-def screen_view(health: Health | None, track: Track, link: Link, filter_text: str = "") -> ScreenView:
-    """The whole frame. `filter_text` keeps lanes and waiting requests whose client, id or state contains it."""
+def screen_view(
+    health: Health | None, track: Track, link: Link, filter_text: str = "", *, textures: bool = False
+) -> ScreenView:
+    """The whole frame. `filter_text` keeps lanes and waiting requests whose client, id or state contains it.
+
+    `textures` asks for fills that differ by glyph, for a screen without colour.
+    """
     header = _header(health, track, link)
     if health is None:
         return ScreenView(link, header)
@@ -261,6 +267,7 @@ def screen_view(health: Health | None, track: Track, link: Link, filter_text: st
         roles=tuple(_role(role) for role in health.roles),
         queue=tuple(entry for entry in queue if _matches(wanted, entry.client, entry.id, entry.word.word)),
         queue_total=len(queue),
+        textures=textures,
     )
 
 
@@ -290,6 +297,8 @@ def _header(health: Health | None, track: Track, link: Link) -> HeaderView:
     restored = sum(level.restored_tokens for level in health.cache.values())
     speculation = health.speculation
     facts = [f"served {figures.count(totals.served)}", f"peak {health.parallel.peak_running}"]
+    if totals.abandoned:
+        facts.append(f"abandoned {figures.count(totals.abandoned)}")
     if cache_hits:
         facts.append(f"cache {figures.plural(cache_hits, 'hit')}, {figures.count(restored)} tok")
     if speculation.drafted:
@@ -300,7 +309,6 @@ def _header(health: Health | None, track: Track, link: Link) -> HeaderView:
             ("refused", totals.refused),
             ("errors", totals.errors),
             ("timeouts", totals.timeouts),
-            ("abandoned", totals.abandoned),
         )
         if number
     ]
@@ -361,7 +369,7 @@ def _lane(lane: Lane, past: LaneTrack, stale: bool) -> LaneView:
         client=literal(request.client),
         age=figures.span(request.age_s),
         ttft=figures.span(request.ttft_s) if request.ttft_s is not None else "",
-        cached=figures.percent(request.cached_tokens, request.prompt_tokens) if request.cached_tokens else "",
+        cached=figures.percent(request.cached_tokens, request.prompt_tokens),
         per_round=f"{accepted:.1f}" if accepted is not None and lane.state is LaneState.DECODING else "",
         prompt=request.prompt_tokens,
         done=request.completion_tokens,

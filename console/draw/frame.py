@@ -68,7 +68,7 @@ def _top(sheet: Sheet, frame: Frame, edge: Tone) -> Line:
     right: Line = (Span(" "), *summary, Span(" ")) if summary else ()
     gap = room - width_of(right)
     if gap < 0:
-        return fit((Span("╭─", edge), *name, Span("─" * frame.width, edge)), frame.width - 1) + (Span("╮", edge),)
+        return (*fit((Span("╭─", edge), *name, Span("─" * frame.width, edge)), frame.width - 1), Span("╮", edge))
     return (Span("╭─", edge), *name, Span("─" * gap, edge), *right, Span("─╮", edge))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from console import figures
-from console.bars import Part, progress, sparkline, stacked
+from console.bars import AHEAD, TRACK, Part, progress, sparkline, stacked
 from console.draw.frame import Sheet
 from console.spans import Align, Line, Span, column, fit, parts, spread, wrap
 from console.tones import Tone
@@ -39,8 +39,8 @@ def lanes(view: ScreenView, width: int, form: int) -> Sheet:
     if shown is None:
         return Sheet("lanes", body=_nobody(view, width))
     if view.loading is not None or not shown.lanes:
-        body = _loading(view, width) if view.loading is not None else _no_match(shown)
-        return Sheet("lanes", summary=_summary(shown), body=body)
+        instead = _loading(view, width) if view.loading is not None else _no_match(shown)
+        return Sheet("lanes", summary=_summary(shown), body=instead)
     body: list[Line] = []
     for lane in shown.lanes:
         body.extend(_lane(lane, width, form))
@@ -112,18 +112,21 @@ def _loading(view: ScreenView, width: int) -> tuple[Line, ...]:
 
 def _lane(lane: LaneView, width: int, form: int) -> list[Line]:
     columns = _columns(width)
+    # One cell is the edge that holds a lane's rows together.
+    width -= 1
     if form == 1:
         rows = [_one_row(lane, width)]
     elif form == 2:
         rows = [_head(lane, width, columns), _both_bars(lane, width, columns)]
     else:
         rows = [_head(lane, width, columns), _progress_row(lane, width, columns), _window_row(lane, width, columns)]
+    edge = Span("▎", lane.word.tone)
     if lane.reason and lane.busy:
         lead = Span(" " * (_MARGIN_LEFT if form > 1 else 3) + "↳ ", Tone.WAIT)
         wrapped = wrap(lane.reason, max(10, width - len(lead.text)))
         rows.append((lead, Span(wrapped[0], Tone.WAIT)))
         rows += [(Span(" " * len(lead.text)), Span(text, Tone.WAIT)) for text in wrapped[1:]]
-    return rows
+    return [(edge, *row) for row in rows]
 
 
 def _name(lane: LaneView) -> Line:
@@ -162,12 +165,14 @@ def _task(lane: LaneView) -> tuple[str, float, float, Tone]:
 
 
 def _facts(lane: LaneView) -> list[Line]:
+    # Padded to common widths: the same fact stands under itself from lane to lane.
     facts: list[Line] = []
-    if lane.left:
-        facts.append((Span("left ", Tone.DIM), Span(lane.left, Tone.STRONG)))
-    for label, value in (("cached", lane.cached), ("ttft", lane.ttft)):
-        if value:
-            facts.append((Span(f"{label} ", Tone.DIM), Span(value, Tone.TEXT)))
+    if lane.reading:
+        if lane.left:
+            facts.append((Span("left ", Tone.DIM), Span(column(lane.left, 8), Tone.STRONG)))
+    elif lane.ttft:
+        facts.append((Span("ttft ", Tone.DIM), Span(column(lane.ttft, 8), Tone.TEXT)))
+    facts.append((Span("cached ", Tone.DIM), Span(column(lane.cached, 5), Tone.TEXT)))
     if lane.per_round:
         facts.append((Span(lane.per_round, Tone.TEXT), Span(" tok/round", Tone.DIM)))
     return facts
@@ -190,7 +195,7 @@ def _progress_row(lane: LaneView, width: int, columns: _Columns) -> Line:
 def _window_bar(lane: LaneView, width: int) -> Line:
     held, tone = (lane.rows, Tone.KV) if lane.busy else (lane.kept, Tone.KEPT)
     margin = max(0, lane.committed - held)
-    return stacked((Part(held, tone), Part(margin, Tone.MARGIN, "▒")), lane.window, width, Part(0, Tone.TRACK, "░"))
+    return stacked((Part(held, tone), Part(margin, Tone.MARGIN, AHEAD)), lane.window, width, Part(0, Tone.TRACK, TRACK))
 
 
 def _window_row(lane: LaneView, width: int, columns: _Columns) -> Line:
@@ -207,8 +212,8 @@ def _window_row(lane: LaneView, width: int, columns: _Columns) -> Line:
     )
     room = width - _MARGIN_LEFT - 8 - columns.bar - 9 - 20
     committed: list[Line] = [
-        (Span(f"{figures.size(lane.committed_bytes)}", Tone.DIM),),
-        (Span(f"{figures.count(lane.committed)} rows committed", Tone.DIM),),
+        (Span(column(figures.size(lane.committed_bytes), 13), Tone.DIM),),
+        (Span(f"{figures.count(lane.committed)} rows", Tone.DIM),),
     ]
     return (*lead, *parts(committed, room))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console import figures
-from console.bars import Part, stacked
+from console.bars import FILL, TRACK, Part, stacked
 from console.draw.frame import Sheet
 from console.spans import Align, Line, Span, column, parts, spread, width_of, wrap
 from console.tones import Tone
@@ -36,12 +36,12 @@ def pool(view: ScreenView, width: int, height: int) -> Sheet:
     apart: list[Line] = [
         (Span("peak ", Tone.DIM), Span(figures.size(shown.peak), Tone.TEXT)),
         (Span("reserved ", Tone.DIM), Span(figures.size(shown.reserved), Tone.TEXT)),
-        (Span(f"{shown.backend}, {figures.size(shown.page)} pages", Tone.DIM),),
     ]
     tail = [parts(apart, width, " · "), parts(kinds, width, " · "), parts(counters, width, " · ")]
     room = max(1, height - len(tail))
     rows = _slot_rows(shown, width, room)
-    return Sheet("kv pool", summary, (*rows, *tail))
+    foot: Line = (Span(f"{shown.backend}, {figures.size(shown.page)} a page", Tone.DIM),)
+    return Sheet("kv pool", summary, (*rows, *tail), foot)
 
 
 def _slot_rows(shown: PoolView, width: int, room: int) -> list[Line]:
@@ -64,7 +64,7 @@ def _slot_rows(shown: PoolView, width: int, room: int) -> list[Line]:
             figure = f" {column(f'{figures.brief(slot.pages)} pg', 8, Align.RIGHT)}"
             if roomy:
                 figure += column(figures.size(slot.held), 10, Align.RIGHT)
-            bar = stacked((Part(slot.share, Tone.KV),), 1.0, max(3, cell - 3 - len(figure)), Part(0, Tone.TRACK, "░"))
+            bar = stacked((Part(slot.share, Tone.KV),), 1.0, max(3, cell - 3 - len(figure)), Part(0, Tone.TRACK, TRACK))
             tone = Tone.TEXT if slot.held else Tone.DIM
             line += [Span(f"{slot.slot:>2} ", tone), *bar, Span(figure, tone)]
         rows.append(tuple(line))
@@ -81,12 +81,12 @@ def memory(view: ScreenView, width: int, height: int) -> Sheet:
         Span(f" free of {figures.size(shown.total)}", Tone.DIM),
         Span(f" · {shown.source}", Tone.DIM),
     )
-    filled = [Part(part.held, part.tone, part.glyph) for part in shown.parts]
+    filled = [Part(part.held, part.tone, part.glyph if view.textures else "█") for part in shown.parts]
     if shown.unnamed:
         filled.append(Part(shown.unnamed, Tone.FAINT, "▁"))
-    bar = stacked(filled, shown.total, width, Part(0, Tone.FREE, "·"))
+    bar = stacked(filled, shown.total, width, Part(0, Tone.FREE, "·" if view.textures else "░"))
     body = [bar, _floors(shown, width)]
-    body += _legend(shown, width, max(1, height - 2))
+    body += _legend(shown, width, max(1, height - 2), view.textures)
     body += [(Span(text, Tone.DIM),) for text in shown.others]
     return Sheet("memory", summary, tuple(body))
 
@@ -102,25 +102,22 @@ def _floors(shown: MemoryView, width: int) -> Line:
         tone = Tone.BAD_STRONG
     elif shown.available <= shown.floor:
         tone = Tone.WAIT_STRONG
-    label = f"floor {figures.size(shown.floor)} "
-    hard_label = f" hard {figures.size(shown.hard_floor)}"
-    soft, hard = place(shown.floor), place(shown.hard_floor)
-    hard = max(hard, soft + 1)
-    before, after = f"{label}▲", "▲"
-    if hard + 1 + len(hard_label) <= width:
-        after += hard_label
-    else:
-        before = f"hard {figures.size(shown.hard_floor)} · {before}"
-    lead = max(0, soft + 1 - len(before))
-    gap = max(0, hard - soft - 1)
-    return (Span(" " * lead), Span(before, tone), Span(" " * gap), Span(after, tone))
+    soft = min(place(shown.floor), width - 2)
+    hard = max(place(shown.hard_floor), soft + 1)
+    label = f"△ floor {figures.size(shown.floor)}  ▲ hard floor {figures.size(shown.hard_floor)}"
+    if len(label) + 2 > soft:
+        label = f"△ {figures.size(shown.floor)}  ▲ {figures.size(shown.hard_floor)}"
+    lead = column(label, soft)
+    return (Span(lead, tone), Span("△", tone), Span(" " * (hard - soft - 1)), Span("▲", tone))
 
 
-def _legend(shown: MemoryView, width: int, room: int) -> list[Line]:
-    entries: list[tuple[str, Tone, str, int]] = [(part.glyph, part.tone, part.label, part.held) for part in shown.parts]
+def _legend(shown: MemoryView, width: int, room: int, textures: bool) -> list[Line]:
+    entries: list[tuple[str, Tone, str, int]] = [
+        (part.glyph * 2 if textures else FILL, part.tone, part.label, part.held) for part in shown.parts
+    ]
     if shown.unnamed:
-        entries.append(("▁", Tone.FAINT, "unnamed", shown.unnamed))
-    entries.append(("·", Tone.DIM, "free", shown.available))
+        entries.append(("▁▁" if textures else FILL, Tone.FAINT, "unnamed", shown.unnamed))
+    entries.append(("··" if textures else "░", Tone.DIM, "free", shown.available))
     across = max(1, min(3 if width >= 66 else 2, width // 18))
     while across > 1 and -(-len(entries) // (across - 1)) <= room and width // across < 24:
         across -= 1
@@ -138,8 +135,8 @@ def _legend(shown: MemoryView, width: int, room: int) -> list[Line]:
                 line.append(Span("  "))
             figure = figures.size(held)
             line += [
-                Span(f"{glyph * 2} ", tone),
-                Span(column(label, cell - 3 - len(figure)), Tone.DIM),
+                Span(f"{glyph} ", tone),
+                Span(column(label, cell - 1 - len(glyph) - len(figure)), Tone.DIM),
                 Span(figure, Tone.TEXT),
             ]
         rows.append(tuple(line))
@@ -197,6 +194,8 @@ def _queued(entry: QueueView, width: int) -> list[Line]:
     )
     right = parts([(Span(entry.prompt, Tone.TEXT),), (Span(f"{entry.since:>6}", Tone.WAIT),)], width // 2)
     lines = [spread(left, (Span(" "), *right), width)]
-    text = f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word
-    lines += [(Span(f"  {part}", Tone.WAIT),) for part in wrap(text, width - 2)]
+    first, *rest = wrap(f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word, width - 2)
+    state = first[: len(entry.word.word)]
+    lines.append((Span(f"  {state}", Tone.WAIT), Span(first[len(state) :])))
+    lines += [(Span(f"  {part}"),) for part in rest]
     return lines

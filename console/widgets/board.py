@@ -1,4 +1,4 @@
-"""The board: every region of the screen as a widget of plain lines, placed by the arrangement, repainted by the row."""
+"""The board: every region as a widget of plain lines, placed by the arrangement, repainted by the row."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from rich.segment import Segment
 from textual.app import ComposeResult
-from textual.geometry import Offset, Spacing
+from textual.geometry import Offset, Size, Spacing
 from textual.geometry import Region as Area
-from textual.geometry import Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.strip import Strip
 from textual.widget import Widget

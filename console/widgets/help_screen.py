@@ -71,11 +71,11 @@ class HelpScreen(ModalScreen[None]):
             page.append(f"\n{column(title, 7)}", styles[Tone.TITLE])
             self._signs(page, words)
         page.append(f"\n{column('window', 7)}", styles[Tone.TITLE])
-        page.append("█", styles[Tone.KV])
+        page.append("■", styles[Tone.KV])
         page.append(" rows written  ", styles[Tone.TEXT])
-        page.append("▒", styles[Tone.MARGIN])
+        page.append("□", styles[Tone.MARGIN])
         page.append(" committed ahead  ", styles[Tone.TEXT])
-        page.append("░", styles[Tone.TRACK])
+        page.append("·", styles[Tone.TRACK])
         page.append(" only reserved, no memory", styles[Tone.TEXT])
         return page
 

@@ -281,7 +281,7 @@ def waiting(t: float) -> Health:
             Queued(
                 id="req-91ab",
                 state=WaitState.MEMORY,
-                reason="memory is almost full: needs 1.31 GiB, 0.84 GiB is free above the floor; 1 request is before it",
+                reason="memory is almost full: needs 1.31 GiB, 0.84 GiB is free above the floor; 1 is before it",
                 since_s=0.6 + t % 60,
                 prompt_tokens=30210,
                 max_tokens=2048,
@@ -346,7 +346,7 @@ class FakeHealth:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:  # noqa: N802 -- the library's name
+            def do_GET(self) -> None:
                 body_of = outer.scene(time.monotonic() - outer._started)
                 body = encode(body_of)
                 self.send_response(200 if body_of.status is Status.OK else 503)
