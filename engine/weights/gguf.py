@@ -78,7 +78,7 @@ class Metadata(Mapping[str, Value]):
     """The file's key-value pairs, with getters that check the type. Strings arrays are tuples, others numpy arrays."""
 
     def __init__(self, path: Path, values: Mapping[str, Value]) -> None:
-        self._path = path
+        self.path = path
         self._values = values
 
     def __getitem__(self, key: str) -> Value:
@@ -103,7 +103,7 @@ class Metadata(Mapping[str, Value]):
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(key, value, "an integer")
         if not low <= value <= high:
-            raise DamagedModel(f"{self._path}: {key} is {value}, allowed is {low} to {high}")
+            raise DamagedModel(f"{self.path}: {key} is {value}, allowed is {low} to {high}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -112,7 +112,7 @@ class Metadata(Mapping[str, Value]):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(key, value, "a number")
         if not np.isfinite(value):
-            raise DamagedModel(f"{self._path}: {key} is {value}, allowed is a finite number")
+            raise DamagedModel(f"{self.path}: {key} is {value}, allowed is a finite number")
         return float(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -139,11 +139,11 @@ class Metadata(Mapping[str, Value]):
     def _require(self, key: str, default: Value | None) -> Value:
         value = self._values.get(key, default)
         if value is None:
-            raise DamagedModel(f"{self._path}: {key} is missing")
+            raise DamagedModel(f"{self.path}: {key} is missing")
         return value
 
     def _wrong(self, key: str, value: Value, wanted: str) -> DamagedModel:
-        return DamagedModel(f"{self._path}: {key} must be {wanted}, the file has {type(value).__name__}")
+        return DamagedModel(f"{self.path}: {key} must be {wanted}, the file has {type(value).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
