@@ -1,0 +1,45 @@
+# Set up, run and check Tandem from a checkout. `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SERVE_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve console test check format docs clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## build .venv with an editable install; does nothing while it is current
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $(STAMP)
+
+serve: $(STAMP) ## serve the built-in model to four clients at once (SERVE_FLAGS adds flags)
+	$(BIN)/tandem serve --parallel 4 $(SERVE_FLAGS)
+
+console: $(STAMP) ## watch the running engine
+	$(BIN)/tandem console
+
+test: $(STAMP) ## run the whole suite; fetches the built-in model once
+	$(BIN)/tandem models pull smollm2-135m-instruct
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## lint, formatting, strict types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP) ## write the generated reference pages and ops/serve.env again
+	$(BIN)/python -m tandem.reference
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

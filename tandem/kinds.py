@@ -1,0 +1,180 @@
+"""The kinds of value that a setting takes: how its text is parsed, and how what is allowed is said."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+GIB = 1 << 30
+
+
+class Kind(Protocol):
+    """Parses the text of one setting."""
+
+    @property
+    def metavar(self) -> str:
+        """The word that stands for a value in help."""
+        ...
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, to end the sentence "allowed: ..."."""
+        ...
+
+    def parse(self, text: str) -> object:
+        """The value of `text`; ValueError where it is not allowed."""
+        ...
+
+
+def _range(low: float | None, high: float | None) -> str:
+    match (low, high):
+        case (None, None):
+            return ""
+        case (_, None):
+            return f" of at least {low:g}"
+        case (None, _):
+            return f" of at most {high:g}"
+        case _:
+            return f" from {low:g} to {high:g}"
+
+
+def _check(value: float, low: float | None, high: float | None) -> None:
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise ValueError(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number in plain digits."""
+
+    low: int | None = None
+    high: int | None = None
+    metavar: str = "N"
+
+    @property
+    def allowed(self) -> str:
+        return f"a whole number{_range(self.low, self.high)}"
+
+    def parse(self, text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,18}", text):
+            raise ValueError(text)
+        value = int(text)
+        _check(value, self.low, self.high)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A finite decimal number."""
+
+    low: float | None = None
+    high: float | None = None
+    metavar: str = "X"
+
+    @property
+    def allowed(self) -> str:
+        return f"a number{_range(self.low, self.high)}"
+
+    def parse(self, text: str) -> float:
+        if not re.fullmatch(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e-?[0-9]+)?", text):
+            raise ValueError(text)
+        value = float(text)
+        if not math.isfinite(value):
+            raise ValueError(text)
+        _check(value, self.low, self.high)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Gib:
+    """An amount of memory: written in GiB, held in bytes."""
+
+    metavar: str = "GIB"
+
+    @property
+    def allowed(self) -> str:
+        return "a number of GiB of at least 0"
+
+    def parse(self, text: str) -> int:
+        return round(Real(low=0).parse(text) * GIB)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    metavar: str = "on|off"
+
+    @property
+    def allowed(self) -> str:
+        return "on or off"
+
+    def parse(self, text: str) -> bool:
+        if text not in ("on", "off"):
+            raise ValueError(text)
+        return text == "on"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    choices: tuple[str, ...]
+
+    @property
+    def metavar(self) -> str:
+        return "|".join(self.choices)
+
+    @property
+    def allowed(self) -> str:
+        return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+
+    def parse(self, text: str) -> str:
+        if text not in self.choices:
+            raise ValueError(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    metavar: str = "auto|cpu|cuda[:N]"
+
+    @property
+    def allowed(self) -> str:
+        return "auto, cpu, cuda or cuda:N"
+
+    def parse(self, text: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
+            raise ValueError(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Any text on one line."""
+
+    metavar: str = "TEXT"
+
+    @property
+    def allowed(self) -> str:
+        return "text on one line"
+
+    def parse(self, text: str) -> str:
+        if not text.isprintable():
+            raise ValueError(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class AnyPath:
+    """A path; `~` is the home folder."""
+
+    metavar: str = "PATH"
+
+    @property
+    def allowed(self) -> str:
+        return "a path"
+
+    def parse(self, text: str) -> Path:
+        if "\0" in text:
+            raise ValueError(text)
+        return Path(text).expanduser()

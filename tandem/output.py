@@ -1,0 +1,101 @@
+"""The one owner of stdout (data) and of stderr (everything else) for all commands.
+
+rich is imported only where something is drawn, so that commands that print a line stay quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Progress = Callable[[int, int], None]
+"""Told (done, total) in bytes, any number of times."""
+
+
+def emit(text: str, *, end: str = "\n") -> None:
+    """Write data to stdout."""
+    _write(sys.stdout, text + end)
+
+
+def emit_json(value: object) -> None:
+    """Write `value` (anything msgspec encodes) to stdout as indented JSON."""
+    emit(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def note(text: str, *, end: str = "\n") -> None:
+    """Tell the person something on stderr."""
+    _write(sys.stderr, text + end)
+
+
+def warn(text: str) -> None:
+    note(f"tandem: warning: {text}")
+
+
+def error(text: str) -> None:
+    note(f"tandem: {text}")
+
+
+def draw(renderable: RenderableType) -> None:
+    """Draw a rich renderable on stdout."""
+    _console(sys.stdout).print(renderable)
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Progress]:
+    """A byte progress bar on stderr, silent when stderr is not a terminal. Drawn from the first report on."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=_console(sys.stderr), transient=True) as bar:
+        task = bar.add_task(label, total=None, visible=False)
+
+        def report(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total or None, visible=True)
+
+        yield report
+
+
+@contextmanager
+def counting(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar over `total` steps on stderr, silent when stderr is not a terminal; call what it yields once a step."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=_console(sys.stderr), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda: bar.advance(task)
+
+
+def silence_stdout() -> None:
+    """After a reader closed the pipe: let the interpreter's own flush at exit go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+    stream.flush()
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    return Console(file=stream, highlight=False, markup=False)
