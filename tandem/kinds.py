@@ -165,6 +165,23 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class WordList:
+    """Words with commas between them."""
+
+    metavar: str = "WORD,WORD"
+
+    @property
+    def allowed(self) -> str:
+        return "words with commas between them"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        words = tuple(word.strip() for word in text.split(","))
+        if not all(word and word.isprintable() and " " not in word for word in words):
+            raise ValueError(text)
+        return words
+
+
+@dataclass(frozen=True, slots=True)
 class AnyPath:
     """A path; `~` is the home folder."""
 

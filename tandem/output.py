@@ -1,6 +1,6 @@
 """The one owner of stdout (data) and of stderr (everything else) for all commands.
 
-rich is imported only where something is drawn, so that commands that print a line stay quick.
+rich and msgspec are imported only where they are used, so that help and one-line answers stay quick.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
-
-import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -27,6 +25,8 @@ def emit(text: str, *, end: str = "\n") -> None:
 
 def emit_json(value: object) -> None:
     """Write `value` (anything msgspec encodes) to stdout as indented JSON."""
+    import msgspec
+
     emit(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tandem.kinds import AnyPath, Device, Gib, Kind, OneOf, Real, Switch, Whole, Words
+from tandem.kinds import AnyPath, Device, Gib, Kind, OneOf, Real, Switch, Whole, WordList, Words
 
 PREFIX = "TANDEM_"
 ALIAS_PREFIXES = ("QSE_", "QWEN38_")
+SECRETS = ("metrics_token", "admin_token")
+"""Settings whose values are never shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,21 @@ class Settings:
         "Where the engine keeps its lock, its log and its journals.",
         default_text="the user's state folder",
         flag=True,
+    )
+    drain_timeout: float = _row(
+        SERVICE, Real(0), 30.0, "How long running requests may still take once the engine is told to stop.", unit="s"
+    )
+    allowed_hosts: tuple[str, ...] = _row(
+        SERVICE, WordList(), (), "Names that a Host header may carry beside the loopback ones.", default_text="none"
+    )
+    allowed_origins: tuple[str, ...] = _row(
+        SERVICE, WordList(), (), "Web origins whose pages may call the engine; * is any.", default_text="none"
+    )
+    metrics_token: str | None = _row(
+        SERVICE, Words(), None, "Opens /metrics and the body of /health to clients elsewhere.", default_text="none"
+    )
+    admin_token: str | None = _row(
+        SERVICE, Words(), None, "Opens what the metrics token does, and the engine's controls.", default_text="none"
     )
     log_format: str = _row(
         SERVICE,

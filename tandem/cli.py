@@ -1,0 +1,124 @@
+"""The `tandem` command: a table of commands whose modules are imported only when one runs, so that help is instant."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from tandem import output
+from tandem.exits import CommandError, Exit
+
+
+class CommandSpec(NamedTuple):
+    """One command: the module whose `app` holds it, the name within that app where the app holds several for the top
+    level, and its line of help."""
+
+    module: str
+    help: str
+    panel: str
+    member: bool = False
+
+
+SERVING, LOOKING, CARING = "Serve", "Look and measure", "Set up"
+
+COMMANDS: dict[str, CommandSpec] = {
+    "serve": CommandSpec("tandem.serve", "Serve a model in the foreground.", SERVING),
+    "start": CommandSpec("tandem.background", "Serve in the background.", SERVING, member=True),
+    "stop": CommandSpec("tandem.background", "Let running requests end, then stop the engine.", SERVING, member=True),
+    "restart": CommandSpec("tandem.background", "Stop, then start again with the same flags.", SERVING, member=True),
+    "status": CommandSpec("tandem.background", "Say what the running engine does.", SERVING, member=True),
+    "logs": CommandSpec("tandem.background", "Show the background engine's log.", SERVING, member=True),
+    "console": CommandSpec("tandem.watch", "Watch lanes, memory, roles and the queue, live.", LOOKING),
+    "chat": CommandSpec("tandem.chat", "Talk to the running engine.", LOOKING),
+    "bench": CommandSpec("tandem.bench.app", "Measure levels c1, c2, c4 and compare the texts.", LOOKING),
+    "check": CommandSpec("tandem.check", "Prove that company does not change a text.", LOOKING),
+    "residency": CommandSpec("tandem.residency", "Which small models fit beside the engine, and why.", LOOKING),
+    "models": CommandSpec("tandem.models", "List, fetch and inspect models.", CARING),
+    "config": CommandSpec("tandem.configs", "Show, write and validate the settings.", CARING),
+    "doctor": CommandSpec("tandem.doctor", "Check this box and recommend a slot count.", CARING),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists commands from the table alone and imports a command's module when it is the one that runs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        spec = COMMANDS.get(cmd_name)
+        if spec is None:
+            return None
+        return TyperCommand(name=cmd_name, help=spec.help)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for panel in (SERVING, LOOKING, CARING):
+            with formatter.section(panel):
+                formatter.write_dl([(name, spec.help) for name, spec in COMMANDS.items() if spec.panel == panel])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # What typer looks through for a name that is nearly right.
+        self.commands = {name: self.get_command(ctx, name) for name in COMMANDS}
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load(args[0]), rest
+
+
+def load(name: str) -> Any:
+    """The real command of that name, imported now."""
+    spec = COMMANDS[name]
+    command = typer.main.get_command(import_module(spec.module).app)
+    if spec.member:
+        if not isinstance(command, TyperGroup):
+            raise TypeError(f"{spec.module}.app must hold several commands")
+        command = command.commands[name]
+    command.name = name
+    return command
+
+
+app = typer.Typer(cls=LazyGroup, add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            output.emit(version("tandem-serve"))
+        except PackageNotFoundError:
+            output.emit("not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Serve a language model to several clients at once, each as if it were alone."""
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        command.main(args=list(args), prog_name="tandem", standalone_mode=True)
+    except CommandError as why:
+        output.error(why.message)
+        return why.code
+    except BrokenPipeError:
+        output.silence_stdout()
+        return Exit.OK
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILURE
+    return Exit.OK
+
+
+def main() -> None:
+    """The entry point of the `tandem` script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""Turns settings into what the engine and its service are started with, and refuses what cannot be served."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+
+from engine.config import EngineConfig, ServiceConfig
+from engine.state_dir import StateDirLocked, is_locked, locked_by
+from tandem.exits import CommandError, Exit
+from tandem.origins import Resolved
+from tandem.paths import config_dir, default_state_dir, shipped
+from tandem.settings import Settings
+
+
+def engine_config(settings: Settings, model: Path, model_name: str) -> EngineConfig:
+    """What the engine is started with. A side window longer than slot 0's is cut to it."""
+    side = settings.side_max_len
+    if side is not None and settings.max_len is not None:
+        side = min(side, settings.max_len)
+    return EngineConfig(
+        model=model,
+        model_name=model_name,
+        parallel=settings.parallel,
+        max_len=settings.max_len,
+        side_max_len=side,
+        floor_bytes=settings.parallel_floor_gb,
+        hard_floor_bytes=settings.kv_hard_floor_gb,
+        kv_pool=settings.kv_pool,
+        kv_margin_rows=settings.kv_margin_rows,
+        prefill_chunk=settings.prefill_chunk,
+        decode_share=settings.decode_share,
+        queue_limit=settings.queue_limit,
+        queue_timeout_s=settings.queue_timeout,
+        request_timeout_s=settings.request_timeout,
+        side_slot0_wait_s=settings.side_slot0_wait_s,
+        side_home_wait_s=settings.side_home_wait_s,
+        side_min_room=settings.side_min_room,
+        device=settings.device,
+        threads=settings.threads,
+        state_dir=state_dir(settings),
+        residency_file=residency_file(settings),
+    )
+
+
+def service_config(settings: Settings) -> ServiceConfig:
+    return ServiceConfig(
+        host=settings.host,
+        port=settings.port,
+        drain_timeout_s=settings.drain_timeout,
+        allowed_hosts=settings.allowed_hosts,
+        allowed_origins=settings.allowed_origins,
+        metrics_token=settings.metrics_token,
+        admin_token=settings.admin_token,
+    )
+
+
+def state_dir(settings: Settings) -> Path:
+    return settings.state_dir.absolute() if settings.state_dir else default_state_dir()
+
+
+def residency_file(settings: Settings) -> Path:
+    """The plan that was named, else the user's own, else the one that ships."""
+    if settings.residency_file is not None:
+        return settings.residency_file
+    own = config_dir() / "residency.toml"
+    return own if own.exists() else shipped("residency.toml")
+
+
+def check_host(resolved: Resolved) -> None:
+    """Refuse to listen where others on the network could reach the engine: it has no API keys yet."""
+    host = resolved.settings.host
+    if host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host.strip("[]")).is_loopback:
+            return
+    except ValueError:
+        pass
+    name = resolved.origins["host"].name or "TANDEM_HOST"
+    raise CommandError(
+        f"{name} is {host!r}: without API keys the engine listens on this box alone; "
+        "allowed: 127.0.0.1, ::1, localhost and other loopback addresses",
+        Exit.USAGE,
+    )
+
+
+def check_free(settings: Settings) -> None:
+    """Refuse early, before a model is fetched or read, where the port or the state directory is taken. The service
+    checks both again when it takes them."""
+    folder = state_dir(settings)
+    if is_locked(folder):
+        raise CommandError(str(StateDirLocked(folder, locked_by(folder))), Exit.REFUSED)
+    if settings.port and port_taken(settings.host, settings.port):
+        raise CommandError(
+            f"{settings.host}:{settings.port} is in use by another process; choose another --port", Exit.REFUSED
+        )
+
+
+def port_taken(host: str, port: int) -> bool:
+    """Whether a bind would fail because the port is in use."""
+    for family, kind, protocol, _, address in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError:
+                return True
+    return False
