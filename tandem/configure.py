@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from engine.config import EngineConfig, ServiceConfig
-from engine.state_dir import StateDirLocked, is_locked, locked_by
+from engine.state_dir import StateDirLocked, is_locked, read_record
 from tandem.exits import CommandError, Exit
 from tandem.origins import Resolved
 from tandem.paths import config_dir, default_state_dir, shipped
@@ -91,7 +91,8 @@ def check_free(settings: Settings) -> None:
     checks both again when it takes them."""
     folder = state_dir(settings)
     if is_locked(folder):
-        raise CommandError(str(StateDirLocked(folder, locked_by(folder))), Exit.REFUSED)
+        record = read_record(folder)
+        raise CommandError(str(StateDirLocked(folder, record.pid if record else None)), Exit.REFUSED)
     if settings.port and port_taken(settings.host, settings.port):
         raise CommandError(
             f"{settings.host}:{settings.port} is in use by another process; choose another --port", Exit.REFUSED

@@ -18,7 +18,9 @@ P = ParamSpec("P")
 FLAGGED = tuple(setting for setting in TABLE if setting.flag)
 
 
-def with_engine_flags(*, but: tuple[str, ...] = ()) -> Callable[[Callable[Concatenate[Flags, P], None]], Callable[..., None]]:
+def with_engine_flags(
+    *, but: tuple[str, ...] = ()
+) -> Callable[[Callable[Concatenate[Flags, P], None]], Callable[..., None]]:
     """Adds every flag of the table but those named, with `--profile` and `--env-file`; the command gets them as its
     first argument. Their texts are parsed by `tandem.origins`, so a flag and a variable fail in the same words."""
     settings = [setting for setting in FLAGGED if setting.name not in but]

@@ -1,0 +1,123 @@
+"""Which engines of this user run: a register of state directories, and how a command finds the engine it means."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from engine.state_dir import ServiceRecord, is_locked, read_record
+from tandem.exits import CommandError, Exit
+from tandem.origins import Flags, resolve
+from tandem.paths import default_state_dir, state_root
+from tandem.wire import Address
+
+LAUNCH_NAME = "launch.json"
+LOG_NAME = "engine.log"
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How the engine of a state directory was started, so that `restart` can do it again."""
+
+    flags: dict[str, str]
+    profile: str | None
+    env_file: str | None
+    folder: str
+
+    def to_flags(self) -> Flags:
+        return Flags(self.flags, self.profile, Path(self.env_file) if self.env_file else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An engine whose process holds its state directory. `record` is None until its port is open."""
+
+    state_dir: Path
+    record: ServiceRecord | None
+
+
+def _register() -> Path:
+    return state_root() / "engines"
+
+
+def _entry(state_dir: Path) -> Path:
+    return _register() / hashlib.sha256(str(state_dir).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def registered(state_dir: Path) -> Iterator[None]:
+    """Enter the engine of `state_dir` into the register while it runs."""
+    entry = _entry(state_dir)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    entry.write_text(str(state_dir), encoding="utf-8")
+    try:
+        yield
+    finally:
+        entry.unlink(missing_ok=True)
+
+
+def running() -> list[Running]:
+    """Every engine of this user that runs now."""
+    folders = {default_state_dir()}
+    if _register().is_dir():
+        for entry in sorted(_register().iterdir()):
+            try:
+                folders.add(Path(entry.read_text(encoding="utf-8")))
+            except FileNotFoundError:
+                continue
+    return [Running(folder, read_record(folder)) for folder in sorted(folders) if is_locked(folder)]
+
+
+def write_launch(state_dir: Path, flags: Flags) -> None:
+    launch = Launch(
+        flags=dict(flags.values),
+        profile=flags.profile,
+        env_file=str(flags.env_file.absolute()) if flags.env_file else None,
+        folder=str(Path.cwd()),
+    )
+    state_dir.mkdir(parents=True, exist_ok=True)
+    (state_dir / LAUNCH_NAME).write_bytes(msgspec.json.encode(launch))
+
+
+def read_launch(state_dir: Path) -> Launch | None:
+    try:
+        return msgspec.json.decode((state_dir / LAUNCH_NAME).read_bytes(), type=Launch)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def meant(state_dir: Path | None) -> Running:
+    """The running engine that a command means: that of `state_dir` where one is named, else the only one. Raises
+    CommandError: exit 3 where none runs, exit 2 where several do."""
+    found = [engine for engine in running() if state_dir is None or engine.state_dir == state_dir.absolute()]
+    if state_dir is not None and not found and is_locked(state_dir.absolute()):
+        found = [Running(state_dir.absolute(), read_record(state_dir.absolute()))]
+    if not found:
+        where = f" with the state directory {state_dir}" if state_dir else ""
+        raise CommandError(f"no engine runs{where}", Exit.NOT_RUNNING)
+    if len(found) > 1:
+        raise CommandError(f"several engines run; choose one with --state-dir: {_list(found)}", Exit.USAGE)
+    return found[0]
+
+
+def address_of(url: str | None) -> Address:
+    """The address of the engine to talk to: `url` where given, else that of the only engine of this user, else the
+    one that the settings name. Raises CommandError (exit 2) where several engines run."""
+    if url is not None:
+        return Address.of(url)
+    found = [engine.record.url for engine in running() if engine.record is not None]
+    if len(found) > 1:
+        raise CommandError(f"several engines run; choose one with --url: {', '.join(found)}", Exit.USAGE)
+    if found:
+        return Address.of(found[0])
+    settings = resolve().settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return Address.of(f"http://{host}:{settings.port}")
+
+
+def _list(engines: list[Running]) -> str:
+    return ", ".join(str(engine.state_dir) for engine in engines)

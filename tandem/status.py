@@ -1,0 +1,40 @@
+"""Says a health snapshot in a few lines: what `tandem status` prints."""
+
+from __future__ import annotations
+
+from engine.protocol import Health, Lane
+from tandem.units import duration, size
+
+
+def describe(health: Health, url: str) -> str:
+    """The engine's state, its lanes, its queue and its memory, one line each."""
+    parallel, memory, totals = health.parallel, health.memory, health.parallel.totals
+    model = f"{health.model.name} on {health.model.device}" if health.model else "no model yet"
+    lines = [f"{health.status.value}: {model} at {url}, up {duration(health.uptime_s)}"]
+    if health.loading is not None:
+        lines.append(
+            f"loading  {health.loading.stage}, {size(health.loading.done_bytes)} of {size(health.loading.total_bytes)}"
+        )
+    lines.append(
+        f"slots    {parallel.running} of {parallel.slots} busy, {parallel.decoding} writing, "
+        f"{parallel.waiting} waiting; "
+        f"{totals.served} served, {totals.refused} refused, {totals.errors} failed, {totals.abandoned} abandoned"
+    )
+    if parallel.max_running_reason:
+        lines.append(f"         {parallel.max_running_reason}")
+    lines += [_lane(lane) for lane in health.lanes]
+    lines += [f"  waits {duration(q.since_s)}: {q.client}, {q.prompt_tokens} tokens: {q.reason}" for q in health.queue]
+    lines.append(
+        f"memory   {size(memory.available)} of {size(memory.total)} available, floor {size(memory.floor)}; "
+        f"KV {size(health.kv_pool.committed_bytes)} committed of {size(health.kv_pool.reserved_bytes)} reserved"
+    )
+    lines += [f"role     {role.name}: {role.state.value}, {role.reason}" for role in health.roles]
+    return "\n".join(lines)
+
+
+def _lane(lane: Lane) -> str:
+    who = f"  {lane.request.client}" if lane.request else ""
+    why = f"  ({lane.reason})" if lane.reason else ""
+    return (
+        f"  {lane.slot} {lane.kind:<4} {lane.rows:>7}/{lane.window:<7} {lane.phase_text or lane.state.value}{who}{why}"
+    )

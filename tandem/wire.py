@@ -1,0 +1,199 @@
+"""Talks to a running engine over HTTP: plain requests, and server-sent events as they arrive.
+
+Written on sockets rather than on a client library for two measured reasons: a bench shares the box's cores with the
+engine, and importing httpx alone takes longer than `tandem --help` may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+
+from engine.protocol import Health, decode_health
+from tandem.exits import CommandError, Exit
+
+AGENT = "tandem"
+
+
+class Unreachable(CommandError):
+    """Nothing answers at the address."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(
+            f"nothing answers at {url} ({why}); is an engine running? `tandem serve` starts one", Exit.NOT_RUNNING
+        )
+
+
+class Refused(CommandError):
+    """The engine answered with an error. `status` 0: the error came within a stream."""
+
+    def __init__(self, status: int, code: str | None, message: str) -> None:
+        where = f"{status} {code}" if code else str(status)
+        super().__init__(f"the engine refused ({where}): {message}" if status else f"the engine failed: {message}")
+        self.status = status
+        self.error_code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An engine's base URL, taken apart."""
+
+    url: str
+    host: str
+    port: int
+    secure: bool
+    path: str
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Raises CommandError (exit 2) for what is no http URL."""
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            port = parts.port
+        except ValueError as why:
+            raise CommandError(f"--url is {url!r}: {why}", Exit.USAGE) from why
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CommandError(f"--url is {url!r}; allowed: http://HOST:PORT", Exit.USAGE)
+        secure = parts.scheme == "https"
+        path = parts.path.rstrip("/").removesuffix("/v1")
+        shown = f"{parts.scheme}://{parts.netloc}{path}"
+        return cls(shown, parts.hostname, port or (443 if secure else 80), secure, path)
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str
+    code: str | None = None
+
+
+class _ErrorAnswer(msgspec.Struct):
+    error: _ErrorBody
+
+
+def refusal(status: int, body: bytes) -> Refused:
+    """The engine's own words of an error answer."""
+    try:
+        error = msgspec.json.decode(body, type=_ErrorAnswer).error
+    except msgspec.MsgspecError:
+        return Refused(status, None, body[:300].decode("utf-8", "replace") or "no words")
+    return Refused(status, error.code, error.message)
+
+
+def get(address: Address, path: str, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
+    """Status and body of a GET. Raises Unreachable."""
+    kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+    connection = kind(address.host, address.port, timeout=timeout_s)
+    try:
+        connection.request("GET", address.path + path, headers={"User-Agent": AGENT, "Connection": "close"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as why:
+        raise Unreachable(address.url, str(why) or type(why).__name__) from why
+    finally:
+        connection.close()
+
+
+def health(address: Address, *, timeout_s: float = 5.0) -> Health:
+    """The engine's health, whatever its status. Raises Unreachable, and Refused where the answer is no health."""
+    status, body = get(address, "/health", timeout_s=timeout_s)
+    try:
+        return decode_health(body)
+    except msgspec.MsgspecError as why:
+        raise Refused(status, None, f"{address.url}/health is not an engine's health: {why}") from why
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A stream's headers arrived; names are in lower case."""
+
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A line for people: what the request waits for or how far its prompt is read."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """One event's JSON."""
+
+    body: bytes
+
+
+StreamEvent = Opened | Comment | Data
+
+
+@asynccontextmanager
+async def stream(
+    address: Address, path: str, body: bytes, *, client: str = AGENT
+) -> AsyncIterator[AsyncIterator[StreamEvent]]:
+    """POST `body` and hand out the events of the answer up to its `[DONE]`. Leaving the block closes the connection,
+    which is how a client cancels. Raises Unreachable, Refused, and CommandError where the stream ends early."""
+    try:
+        reader, writer = await asyncio.open_connection(
+            address.host, address.port, ssl=ssl.create_default_context() if address.secure else None, limit=1 << 20
+        )
+    except OSError as why:
+        raise Unreachable(address.url, str(why)) from why
+    try:
+        head = (
+            f"POST {address.path}{path} HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nUser-Agent: {client}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        await writer.drain()
+        yield _events(address, reader)
+    except (ConnectionError, asyncio.IncompleteReadError) as why:
+        raise CommandError(f"{address.url} closed the connection in the middle of an answer") from why
+    finally:
+        writer.close()
+
+
+async def _events(address: Address, reader: asyncio.StreamReader) -> AsyncIterator[StreamEvent]:
+    status, headers = await _read_head(address, reader)
+    chunks = _read_chunks(reader, headers)
+    if status != 200:
+        raise refusal(status, b"".join([chunk async for chunk in chunks]))
+    yield Opened(headers)
+    held = b""
+    async for chunk in chunks:
+        *lines, held = (held + chunk).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                body = line[5:].strip()
+                if body == b"[DONE]":
+                    return
+                yield Data(body)
+            elif line.startswith(b":"):
+                yield Comment(line[1:].strip().decode("utf-8", "replace"))
+    raise CommandError(f"{address.url} ended a stream without its last event")
+
+
+async def _read_head(address: Address, reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    version, _, rest = head[0].partition(" ")
+    if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+        raise Unreachable(address.url, f"it does not speak HTTP: {head[0][:80]!r}")
+    pairs = (line.partition(":") for line in head[1:] if line)
+    return int(rest[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+async def _read_chunks(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """The body as it arrives, by whichever of HTTP/1.1's three framings the answer has."""
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+            yield (await reader.readexactly(size + 2))[:-2]
+        return
+    left = int(headers.get("content-length", -1))
+    while left and (chunk := await reader.read(65536 if left < 0 else min(left, 65536))):
+        left -= len(chunk) if left > 0 else 0
+        yield chunk

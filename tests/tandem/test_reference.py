@@ -1,0 +1,28 @@
+"""The generated pages say what the tables say now."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tandem.envfile import read_env_file
+from tandem.origins import resolve
+from tandem.reference import PAGES, ROOT
+from tandem.settings import TABLE
+
+
+@pytest.mark.parametrize("name", list(PAGES))
+def test_a_generated_page_is_current(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8") == PAGES[name](), "run `make docs`"
+
+
+def test_the_shipped_settings_file_changes_nothing(folders: object, tmp_path: object) -> None:
+    assert read_env_file(ROOT / "ops/serve.env") == []
+
+
+def test_every_default_it_shows_is_the_default() -> None:
+    text = (ROOT / "ops/serve.env").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^#(TANDEM_[A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
+    assert set(shown) == {setting.variable for setting in TABLE}
+    assert resolve(environ=shown).settings == resolve(environ={}).settings
