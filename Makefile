@@ -25,7 +25,7 @@ console: $(STAMP) ## watch the running engine
 	$(BIN)/tandem console
 
 test: $(STAMP) ## run the whole suite; fetches the built-in model once
-	$(BIN)/tandem models pull smollm2-135m-instruct
+	$(BIN)/tandem models pull smollm2-135m
 	$(BIN)/python -m pytest
 
 check: $(STAMP) ## lint, formatting, strict types, import layers

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
 
 from tandem.exits import CommandError
-from tandem.wire import Address, Comment, Data, Opened, StreamEvent, _ErrorBody, refusal, stream
+from tandem.wire import Address, Comment, Data, ErrorBody, Opened, StreamEvent, refusal, stream
 
 CHAT_PATH = "/v1/chat/completions"
 
@@ -112,7 +112,7 @@ class _Choice(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: _ErrorBody | None = None
+    error: ErrorBody | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -124,11 +124,14 @@ async def ask(address: Address, question: Ask) -> AsyncIterator[AsyncIterator[An
 
     Raises what `wire.stream` does; an error event within the stream is Refused.
     """
-    async with stream(address, CHAT_PATH, question.body(), client=question.client) as events:
-        yield _answers(events)
+    async with (
+        stream(address, CHAT_PATH, question.body(), client=question.client) as events,
+        aclosing(_answers(events)) as answers,
+    ):
+        yield answers
 
 
-async def _answers(events: AsyncIterator[StreamEvent]) -> AsyncIterator[Answer]:
+async def _answers(events: AsyncIterator[StreamEvent]) -> AsyncGenerator[Answer, None]:
     finish, usage, cut = "", None, None
     async for event in events:
         match event:

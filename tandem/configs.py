@@ -100,7 +100,7 @@ def validate(profile: ProfileOption = None, env_file: EnvFileOption = None) -> N
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.env")) if path.is_dir() else [path]
+    return sorted(path.glob("*.env")) if path.is_dir() else [path] if path.exists() else []
 
 
 def _value(resolved: Resolved, setting: Setting) -> object:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from pathlib import Path
 
 from engine.config import EngineConfig, ServiceConfig
+from engine.listening import HostNotAllowed, PortInUse, bind, require_loopback
 from engine.state_dir import StateDirLocked, is_locked, read_record
 from tandem.exits import CommandError, Exit
 from tandem.origins import Resolved
@@ -70,20 +69,10 @@ def residency_file(settings: Settings) -> Path:
 
 def check_host(resolved: Resolved) -> None:
     """Refuse to listen where others on the network could reach the engine: it has no API keys yet."""
-    host = resolved.settings.host
-    if host == "localhost":
-        return
     try:
-        if ipaddress.ip_address(host.strip("[]")).is_loopback:
-            return
-    except ValueError:
-        pass
-    name = resolved.origins["host"].name or "TANDEM_HOST"
-    raise CommandError(
-        f"{name} is {host!r}: without API keys the engine listens on this box alone; "
-        "allowed: 127.0.0.1, ::1, localhost and other loopback addresses",
-        Exit.USAGE,
-    )
+        require_loopback(resolved.settings.host)
+    except HostNotAllowed as why:
+        raise CommandError(f"{why} (set by {resolved.origins['host']})", Exit.USAGE) from why
 
 
 def check_free(settings: Settings) -> None:
@@ -93,19 +82,9 @@ def check_free(settings: Settings) -> None:
     if is_locked(folder):
         record = read_record(folder)
         raise CommandError(str(StateDirLocked(folder, record.pid if record else None)), Exit.REFUSED)
-    if settings.port and port_taken(settings.host, settings.port):
-        raise CommandError(
-            f"{settings.host}:{settings.port} is in use by another process; choose another --port", Exit.REFUSED
-        )
-
-
-def port_taken(host: str, port: int) -> bool:
-    """Whether a bind would fail because the port is in use."""
-    for family, kind, protocol, _, address in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-            except OSError:
-                return True
-    return False
+    try:
+        bind(settings.host, settings.port).close()
+    except PortInUse as why:
+        raise CommandError(str(why), Exit.REFUSED) from why
+    except OSError as why:
+        raise CommandError(f"{settings.host}:{settings.port} cannot be listened on: {why}", Exit.REFUSED) from why

@@ -1,4 +1,4 @@
-"""Generates the reference pages and the shipped settings file from the tables; `python -m tandem.reference` writes them.
+"""Generates the reference pages and the shipped settings file from the tables (`python -m tandem.reference`).
 
 Generated: `docs/settings.md`, `docs/commands.md`, `ops/serve.env`. A test holds them to what this module says.
 """
@@ -123,7 +123,6 @@ def _cell(text: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/settings.md": settings_page,
-    "docs/commands.md": commands_page,
     "ops/serve.env": serve_env,
 }
 

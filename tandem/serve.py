@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from engine.listening import PortInUse
 from engine.state_dir import StateDirLocked
 from tandem import output
 from tandem.configure import check_free, check_host, engine_config, service_config, state_dir
@@ -19,7 +22,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 @with_engine_flags()
-def serve(flags: Flags) -> None:
+def serve(
+    flags: Flags,
+    unlisted: Annotated[
+        bool, typer.Option("--unlisted", help="Do not let other commands find it (for engines that bench starts).")
+    ] = False,
+) -> None:
     """Serve a model in the foreground, until Ctrl-C or SIGTERM.
 
     Settings come from flags, the environment, and the files that `tandem config show --origin` names.
@@ -29,10 +37,10 @@ def serve(flags: Flags) -> None:
     model, name = find_model(settings.model)
     folder = state_dir(settings)
 
-    from engine.service import PortInUse, run
+    from engine.service import run
 
     try:
-        with registered(folder):
+        with nullcontext() if unlisted else registered(folder):
             write_launch(folder, flags)
             code = run(engine_config(settings, model, name), service_config(settings))
     except (PortInUse, StateDirLocked) as why:
@@ -52,4 +60,16 @@ def prepare(flags: Flags) -> Resolved:
 
 def find_model(wanted: str) -> tuple[Path, str]:
     """The file and the name of a model, fetched with a progress bar where it is known but not here yet."""
-    raise NotImplementedError(wanted)
+    from engine.catalog import BUILT_IN, FetchFailed, UnknownModel, pull, resolve
+
+    try:
+        path = resolve(wanted)
+        if wanted in BUILT_IN and not path.is_file():
+            output.note(f"fetching {wanted} once, into {path.parent}")
+            with output.progress(wanted) as report:
+                path = pull(wanted, report)
+    except UnknownModel as why:
+        raise CommandError(str(why), Exit.USAGE) from why
+    except FetchFailed as why:
+        raise CommandError(str(why)) from why
+    return path, wanted if wanted in BUILT_IN else path.stem

@@ -88,7 +88,7 @@ class Settings:
     box" or "none"."""
 
     model: str = _row(
-        MODEL, Words(metavar="NAME|PATH"), "smollm2-135m-instruct", "The model: a known name or a GGUF file.", flag=True
+        MODEL, Words(metavar="NAME|PATH"), "smollm2-135m", "The model: a known name or a GGUF file.", flag=True
     )
     device: str = _row(MODEL, Device(), "auto", "Where the model runs.", flag=True)
     threads: int | None = _row(

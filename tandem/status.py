@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from engine.memory.sizes import size
 from engine.protocol import Health, Lane
-from tandem.units import duration, size
+from tandem.units import duration
 
 
 def describe(health: Health, url: str) -> str:

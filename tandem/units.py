@@ -1,16 +1,6 @@
-"""Sizes and times as people read them."""
+"""Times as people read them."""
 
 from __future__ import annotations
-
-
-def size(count: int) -> str:
-    """Bytes in the unit that leaves a readable number: `98.3 MiB`."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def duration(seconds: float) -> str:

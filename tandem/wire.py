@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -67,19 +67,19 @@ class Address:
         return cls(shown, parts.hostname, port or (443 if secure else 80), secure, path)
 
 
-class _ErrorBody(msgspec.Struct):
+class ErrorBody(msgspec.Struct):
     message: str
     code: str | None = None
 
 
-class _ErrorAnswer(msgspec.Struct):
-    error: _ErrorBody
+class ErrorAnswer(msgspec.Struct):
+    error: ErrorBody
 
 
 def refusal(status: int, body: bytes) -> Refused:
     """The engine's own words of an error answer."""
     try:
-        error = msgspec.json.decode(body, type=_ErrorAnswer).error
+        error = msgspec.json.decode(body, type=ErrorAnswer).error
     except msgspec.MsgspecError:
         return Refused(status, None, body[:300].decode("utf-8", "replace") or "no words")
     return Refused(status, error.code, error.message)
@@ -151,14 +151,15 @@ async def stream(
         )
         writer.write(head.encode() + body)
         await writer.drain()
-        yield _events(address, reader)
+        async with aclosing(_events(address, reader)) as events:
+            yield events
     except (ConnectionError, asyncio.IncompleteReadError) as why:
         raise CommandError(f"{address.url} closed the connection in the middle of an answer") from why
     finally:
         writer.close()
 
 
-async def _events(address: Address, reader: asyncio.StreamReader) -> AsyncIterator[StreamEvent]:
+async def _events(address: Address, reader: asyncio.StreamReader) -> AsyncGenerator[StreamEvent, None]:
     status, headers = await _read_head(address, reader)
     chunks = _read_chunks(reader, headers)
     if status != 200:

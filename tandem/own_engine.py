@@ -1,0 +1,83 @@
+"""Starts an engine for one command's own use, in a state directory and on a port of its own, and ends it after."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.protocol import Status
+from engine.state_dir import read_record
+from tandem import output
+from tandem.exits import CommandError, Exit
+from tandem.flags import to_arguments
+from tandem.origins import Flags, resolve
+from tandem.register import running
+from tandem.serve import find_model
+from tandem.wire import Address, Refused, Unreachable, health
+
+READY_S = 180.0
+END_S = 20.0
+POLL_S = 0.1
+
+
+@contextmanager
+def engine_for(url: str | None, flags: Flags, *, slots: int, own: bool) -> Iterator[Address]:
+    """The engine that a measuring command talks to: the one at `url`, the one that runs, or one of its own with at
+    least `slots` slots where none runs or `own` asks for it. Raises CommandError."""
+    if url is not None and own:
+        raise CommandError("--url and --own exclude each other", Exit.USAGE)
+    others = [engine.record.url for engine in running() if engine.record is not None]
+    if url is None and len(others) > 1 and not own:
+        raise CommandError(f"several engines run; choose one with --url: {', '.join(others)}", Exit.USAGE)
+    if own or (url is None and not others):
+        with _own(flags, slots) as address:
+            yield address
+        return
+    if flags.values:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in flags.values)
+        raise CommandError(f"{names}: an engine that already runs keeps its settings; add --own", Exit.USAGE)
+    yield Address.of(url or others[0])
+
+
+@contextmanager
+def _own(flags: Flags, slots: int) -> Iterator[Address]:
+    model, _ = find_model(resolve(flags).settings.model)
+    with tempfile.TemporaryDirectory(prefix="tandem-") as folder:
+        log_path = Path(folder) / "engine.log"
+        command = [sys.executable, "-m", "tandem", "serve", "--unlisted", *to_arguments(flags)]
+        command += [f"--model={model}", f"--parallel={slots}", "--host=127.0.0.1", "--port=0", f"--state-dir={folder}"]
+        output.note(f"starting an engine of its own with {slots} slots")
+        with log_path.open("wb") as log:
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield _ready(child, Path(folder), log_path)
+        finally:
+            child.terminate()
+            try:
+                child.wait(END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def _ready(child: subprocess.Popen[bytes], folder: Path, log_path: Path) -> Address:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            known = Exit(child.returncode) if child.returncode in set(Exit) else Exit.FAILURE
+            raise CommandError(f"the engine ended while it started:\n{log_path.read_text(errors='replace')}", known)
+        record = read_record(folder)
+        if record is not None:
+            address = Address.of(record.url)
+            try:
+                if health(address).status == Status.OK:
+                    return address
+            except (Unreachable, Refused):
+                pass
+        time.sleep(POLL_S)
+    raise CommandError(f"the engine was not ready within {READY_S:g} s", Exit.NOT_READY)

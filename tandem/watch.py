@@ -1,0 +1,22 @@
+"""`tandem console`: opens the console on the engine that runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tandem.register import address_of
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def console(
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The engine's address.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame of text and end.")] = False,
+) -> None:
+    """Watch lanes, memory, roles and the queue, live. Exit 3 where nothing answers to --once."""
+    from console.app import run
+
+    raise typer.Exit(run(address_of(url).url, once=once))

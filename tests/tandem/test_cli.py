@@ -1,0 +1,107 @@
+"""The command table and the exit codes of misuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.cli import COMMANDS, run
+from tandem.exits import Exit
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == Exit.OK
+    out = capsys.readouterr().out
+    for name, spec in COMMANDS.items():
+        assert f"  {name} " in out
+        assert spec.help in out
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nothing-like-it"],
+        ["--hlep"],
+        ["serve", "--parallel"],
+        ["serve", "--parallel", "0"],
+        ["serve", "--parallel", " 4"],
+        ["serve", "--kv-pool", "maybe"],
+        ["serve", "--host", "0.0.0.0"],
+        ["serve", "--host", "192.168.1.2"],
+        ["serve", "--profile", "nowhere"],
+        ["serve", "--env-file", "/nonexistent/file.env"],
+        ["bench", "c0"],
+        ["bench", "4"],
+        ["bench", "c1", "exact"],
+        ["bench", "prices"],
+        ["bench", "--prompts", "/nonexistent/prompts"],
+        ["bench", "--url", "ftp://box", "c1"],
+        ["chat", "", "--url", "http://127.0.0.1:9"],
+        ["status", "--url", "http://127.0.0.1:port"],
+    ],
+)
+def test_misuse_exits_2_with_one_message(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(args) == Exit.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.strip()
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["status"],
+        ["stop"],
+        ["logs"],
+        ["restart"],
+        ["chat", "hello"],
+        ["status", "--url", "http://127.0.0.1:9"],
+    ],
+)
+def test_nothing_running_exits_3(
+    args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEM_PORT", "9")
+    assert run(args) == Exit.NOT_RUNNING
+    assert capsys.readouterr().out == ""
+
+
+def test_a_typo_names_the_near_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["statsu"]) == Exit.USAGE
+    assert "'status'" in capsys.readouterr().err
+
+
+def test_the_flag_and_the_variable_are_refused_in_the_same_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["serve", "--queue-limit=4.0"]) == Exit.USAGE
+    monkeypatch.setenv("TANDEM_QUEUE_LIMIT", "4.0")
+    assert run(["serve"]) == Exit.USAGE
+    flag, variable = capsys.readouterr().err.splitlines()
+    assert flag == "tandem: --queue-limit is '4.0'; allowed: a whole number of at least 0"
+    assert variable == "tandem: TANDEM_QUEUE_LIMIT is '4.0'; allowed: a whole number of at least 0"
+
+
+def test_a_held_port_is_refused_before_a_model_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    from engine.listening import bind
+
+    listening = bind("127.0.0.1", 0)
+    try:
+        assert run(["serve", "--model", "no-such-model", "--port", str(listening.port)]) == Exit.REFUSED
+    finally:
+        listening.close()
+    assert f"port {listening.port}" in capsys.readouterr().err
+
+
+def test_a_held_state_directory_is_refused_before_a_model_is_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from engine.state_dir import lock_state_dir
+
+    folder = tmp_path / "held"
+    with lock_state_dir(folder):
+        code = run(["serve", "--model", "no-such-model", "--port", "0", "--state-dir", str(folder)])
+    assert code == Exit.REFUSED
+    assert str(folder) in capsys.readouterr().err
