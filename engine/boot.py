@@ -1,0 +1,129 @@
+"""From a configuration to an engine ready to serve: load, measure, fit the slots, reserve their windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+
+import msgspec
+
+from engine.cache.resident import IdleConversations, ResidentLevel
+from engine.config import EngineConfig
+from engine.inbox import Inbox
+from engine.kv.pool import KvPool
+from engine.memory.admission import ReservationLedger
+from engine.memory.budget import KvBacking, SlotCost, SplitMeter, default_floors, fit_slots
+from engine.memory.pressure import HardFloor, Level, PressureLadder
+from engine.memory.probe import MemoryProbe, open_probe
+from engine.protocol import Loading
+from engine.scheduler import DecodeShare
+from engine.slot import Slot
+from engine.state import Clock, EngineState, LoadedModel, MemoryDesk
+
+SIDE_WINDOW = 65_536
+MIN_ROOM = 16_384
+CHUNK_ROWS = 128
+"""Prompt rows between two rounds where no setting names them: small enough that a stream beside a read stays fluent
+on a CPU."""
+
+Progress = Callable[[Loading], None]
+Load = Callable[[EngineConfig, Progress], LoadedModel]
+
+
+def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
+    """Load the model that `config` names."""
+    from engine.loading import load  # brings torch: only a process that serves pays for it
+
+    return load(config, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is made of besides its configuration; tests bring their own."""
+
+    load: Load = load_model
+    probe: Callable[[], MemoryProbe] = open_probe
+    clock: Clock = monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The slots' windows in tokens, slot 0 first, and the least room that an answer gets on a side slot."""
+
+    slots: tuple[int, ...]
+    min_room: int
+
+
+def resolve_windows(config: EngineConfig, model_len: int) -> Windows:
+    """Slot 0 has the full window, the others the side window.
+
+    Raises ValueError where a length or the slot count is below its least value.
+    """
+    if config.parallel < 1:
+        raise ValueError(f"TANDEM_PARALLEL must be at least 1, got {config.parallel}")
+    main = min(config.max_len or model_len, model_len)
+    side = min(config.side_max_len or SIDE_WINDOW, main)
+    if side < 2:
+        raise ValueError(f"a window must hold at least 2 tokens, got {side} (TANDEM_MAX_LEN, TANDEM_SIDE_MAX_LEN)")
+    room = config.side_min_room if config.side_min_room is not None else min(MIN_ROOM, side // 4)
+    return Windows((main,) + (side,) * (config.parallel - 1), max(1, room))
+
+
+def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -> EngineState:
+    """Load the model and build what serves it. Raises what loading raises, ValueError for settings that make no sense,
+    CommitRefused where whole windows cannot be backed."""
+    probe = parts.probe()
+    baseline = probe.read()
+    share = DecodeShare(config.decode_share)
+    model = parts.load(config, progress)
+    windows = resolve_windows(config, model.served.max_len)
+    runner = model.runner
+    floors = default_floors(baseline.total, config.floor_bytes, config.hard_floor_bytes)
+    backing = KvBacking.POOLED if config.kv_pool else KvBacking.WHOLE_WINDOW
+    fit = fit_slots(
+        config.parallel,
+        windows.slots,
+        SlotCost(engine_bytes=0, state_bytes=0, row_bytes=runner.layout.row_bytes),
+        available=probe.read().available,
+        floor=floors.floor,
+        kv=backing,
+    )
+    if fit.slots > runner.max_rows:
+        raise ValueError(f"{fit.slots} slots need {fit.slots} rows a pass, the model's runner takes {runner.max_rows}")
+    kept = windows.slots[: fit.slots]
+    pool = KvPool(runner.layout, kept, margin_rows=config.kv_margin_rows, backing=backing)
+    slots = tuple(Slot(i, window) for i, window in enumerate(kept))
+    resident = ResidentLevel()
+    ladder = PressureLadder(_rungs(slots, resident, pool))
+    pool.guard = HardFloor(probe, floors.hard_floor, ladder)
+    runner.attach(pool, len(slots))
+    return EngineState(
+        config=config,
+        clock=parts.clock,
+        inbox=inbox,
+        model=model,
+        served=replace(model.served, max_len=kept[0]),
+        info=msgspec.structs.replace(model.info, max_len=kept[0]),
+        pool=pool,
+        slots=slots,
+        slots_reason=fit.reason,
+        min_room=windows.min_room,
+        chunk=min(config.prefill_chunk or CHUNK_ROWS, runner.max_rows),
+        resident=resident,
+        memory=MemoryDesk(probe, floors, SplitMeter(baseline), ladder, ReservationLedger()),
+        share=share,
+    )
+
+
+def _rungs(slots: tuple[Slot, ...], resident: ResidentLevel, pool: KvPool) -> list[IdleConversations]:
+    def give_back(slot: Slot) -> None:
+        pool.release(slot.id, 0)
+
+    return [
+        IdleConversations(name, level, some, resident, pool.committed_bytes, give_back)
+        for name, level, some in (
+            ("idle side conversations", Level.SIDE_CONVERSATION, slots[1:]),
+            ("slot 0's idle conversation", Level.MAIN_CONVERSATION, slots[:1]),
+        )
+    ]

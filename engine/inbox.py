@@ -1,0 +1,135 @@
+"""The door between any thread and the engine thread: submissions, cancels, and the bound of the queue."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from engine import reasons
+from engine.request import EventSink, Request, RequestError
+
+QUEUE_FULL_RETRY_S = 5
+NOT_SERVING_RETRY_S = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Submission:
+    request: Request
+    sink: EventSink
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    request_id: str
+
+
+class Inbox:
+    """What other threads left for the engine thread, and how many requests are inside.
+
+    At most `queue_limit` requests wait beyond those that free slots can take. The counts are kept under one lock, so
+    that requests that arrive together cannot all take the last place.
+    """
+
+    def __init__(self, queue_limit: int) -> None:
+        self._queue_limit = queue_limit
+        self._lock = threading.Lock()
+        self._items: deque[Submission | Cancel] = deque()
+        self._wake = threading.Event()
+        self._closed: RequestError | None = loading()
+        self._live: set[str] = set()
+        self._running = 0
+        self._free_slots = 0
+        self.refused = 0
+
+    def open(self, slots: int) -> None:
+        """The model is loaded: accept requests for `slots` slots."""
+        with self._lock:
+            self._free_slots = slots
+            self._closed = None
+
+    def shut(self, error: RequestError) -> None:
+        """Accept nothing more, and say `error` to whoever comes."""
+        with self._lock:
+            self._closed = error
+        self._wake.set()
+
+    def submit(self, request: Request, sink: EventSink) -> None:
+        """Raises RequestError where nothing is accepted, the queue is full, or the id is in use."""
+        with self._lock:
+            error = self._refusal(request)
+            if error is not None:
+                self.refused += 1
+                raise error
+            self._live.add(request.id)
+            self._items.append(Submission(request, sink))
+        self._wake.set()
+
+    def refuse(self, error: RequestError) -> RequestError:
+        """Count a request that can never run, and hand its error back to be raised."""
+        with self._lock:
+            self.refused += 1
+        return error
+
+    def cancel(self, request_id: str) -> None:
+        self._items.append(Cancel(request_id))
+        self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def take(self) -> list[Submission | Cancel]:
+        """Everything left since the last call, in order. Engine thread only."""
+        items: list[Submission | Cancel] = []
+        while self._items:
+            items.append(self._items.popleft())
+        return items
+
+    def sleep(self, timeout_s: float) -> None:
+        """Sleep until something is left here, at most `timeout_s`. Engine thread only."""
+        self._wake.wait(timeout_s)
+        self._wake.clear()
+
+    def slot_taken(self) -> None:
+        with self._lock:
+            self._free_slots -= 1
+
+    def slot_freed(self) -> None:
+        with self._lock:
+            self._free_slots += 1
+
+    def request_runs(self) -> None:
+        """A request left the queue: its first choice has a slot."""
+        with self._lock:
+            self._running += 1
+
+    def request_ended(self, request_id: str, *, ran: bool) -> None:
+        with self._lock:
+            self._live.discard(request_id)
+            self._running -= ran
+
+    def _refusal(self, request: Request) -> RequestError | None:
+        if self._closed is not None:
+            return self._closed
+        if request.id in self._live:
+            return RequestError(
+                f"a request with the id {request.id!r} is running", status=400, code="duplicate_request_id", param="id"
+            )
+        waiting = len(self._live) - self._running
+        if waiting >= self._queue_limit + self._free_slots:
+            message = reasons.queue_full(self._queue_limit, waiting)
+            return RequestError(message, status=503, code="queue_full", retry_after=QUEUE_FULL_RETRY_S)
+        return None
+
+
+def loading() -> RequestError:
+    return RequestError("the model is still loading", status=503, code="loading", retry_after=NOT_SERVING_RETRY_S)
+
+
+def draining() -> RequestError:
+    return RequestError(
+        "the server is shutting down and accepts no new requests",
+        status=503,
+        code="draining",
+        retry_after=NOT_SERVING_RETRY_S,
+    )

@@ -1,0 +1,63 @@
+"""The engine's log lines: one for each ended request, one for each routing decision. None carries a client's text."""
+
+from __future__ import annotations
+
+import structlog
+
+from engine.counters import Ending
+from engine.job import Choice, Job
+from engine.request import RequestError
+from engine.routing import Place
+
+_log = structlog.stdlib.get_logger("tandem.engine")
+
+
+def routed(job: Job, place: Place, *, cached: int, waited_s: float, slot0_holder: str | None) -> None:
+    """One request got a slot: by which rule and figures, and who held slot 0."""
+    asked = job.request.max_tokens
+    cut = f"{asked} -> {place.max_tokens}" if asked is not None and asked > place.max_tokens else None
+    _log.info(
+        "[parallel]",
+        id=job.request.id,
+        slot=place.slot,
+        rule=str(place.rule),
+        prompt=job.prompt_len,
+        cached=cached,
+        home=place.home,
+        slot0_holder=slot0_holder,
+        slot0_wait=round(waited_s, 1) if place.gave_up == 0 else 0.0,
+        spill_head=0,
+        shared_head=place.shared_head,
+        max_tokens=cut or place.max_tokens,
+    )
+
+
+def ended(job: Job, last: Choice | None, ending: Ending, finish: str, now: float) -> None:
+    """One request ended, however it did. `last` is the choice that ran last, if one ran."""
+    first = None if last is None else last.first_token
+    seconds = 0.0 if last is None or first is None else now - first
+    _log.info(
+        "[req]",
+        id=job.request.id,
+        client=job.request.client,
+        slot=None if last is None else last.slot.id,
+        prompt=job.prompt_len,
+        cached=job.cached_tokens,
+        completion=job.completion_tokens,
+        ending=ending.name.lower(),
+        finish=finish,
+        ttft=None if first is None else round(first - job.arrived, 3),
+        tok_s=round((last.generated - 1) / seconds, 1) if last is not None and seconds > 0 else None,
+        cache="resident" if job.cached_tokens else "none",
+        age=round(now - job.arrived, 3),
+    )
+
+
+def failed(job: Job, error: RequestError, cause: BaseException | None) -> None:
+    """A request ended for a defect of ours: with its traceback."""
+    _log.error("[req] failed", id=job.request.id, code=error.code, error=error.message, exc_info=cause)
+
+
+def turn_failed(cause: BaseException) -> None:
+    """A turn of the loop raised outside any request's work."""
+    _log.critical("a turn of the engine loop failed; every request in it was ended", exc_info=cause)

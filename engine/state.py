@@ -1,0 +1,87 @@
+"""What the engine thread owns while it serves: one place that its steps share. No other thread touches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine import protocol
+from engine.api import ServedModel
+from engine.cache.resident import ResidentLevel
+from engine.config import EngineConfig
+from engine.counters import Counters
+from engine.inbox import Inbox
+from engine.job import Choice, Job
+from engine.kv.pool import KvPool
+from engine.memory.admission import ReservationLedger
+from engine.memory.budget import Floors, SplitMeter
+from engine.memory.pressure import PressureLadder
+from engine.memory.probe import MemoryProbe
+from engine.protocol import LaneState
+from engine.runner import Runner
+from engine.scheduler import DecodeShare
+from engine.slot import Slot
+
+Clock = Callable[[], float]
+"""Seconds that only ever grow."""
+
+
+class LoadedModel(Protocol):
+    """A model ready to run, as the loader hands it over."""
+
+    @property
+    def runner(self) -> Runner: ...
+
+    @property
+    def served(self) -> ServedModel: ...
+
+    @property
+    def info(self) -> protocol.Model: ...
+
+
+@dataclass(slots=True)
+class MemoryDesk:
+    """The memory side of the engine: who measures, who is asked to give back, what is promised, what is kept."""
+
+    probe: MemoryProbe
+    floors: Floors
+    meter: SplitMeter
+    ladder: PressureLadder
+    ledger: ReservationLedger
+
+
+@dataclass(slots=True)
+class EngineState:
+    """Everything that the steps of a turn read and change."""
+
+    config: EngineConfig
+    clock: Clock
+    inbox: Inbox
+    model: LoadedModel
+    served: ServedModel
+    info: protocol.Model
+    pool: KvPool
+    slots: tuple[Slot, ...]
+    slots_reason: str | None
+    min_room: int
+    chunk: int
+    resident: ResidentLevel
+    memory: MemoryDesk
+    share: DecodeShare
+    counters: Counters = field(default_factory=Counters)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    queue: list[Job] = field(default_factory=list)
+    roles: tuple[protocol.Role, ...] = ()
+    reading: int | None = None
+    settled: bool = False
+    """No waiting request's decision can have changed since the last look at the queue, time aside."""
+
+    def running(self) -> list[Choice]:
+        return [s.running for s in self.slots if s.running is not None]
+
+    def decoding(self) -> list[Choice]:
+        return [c for s in self.slots if (c := s.running) is not None and c.phase is LaneState.DECODING]
+
+    def reading_choices(self) -> list[Choice]:
+        return [c for s in self.slots if (c := s.running) is not None and c.phase is not LaneState.DECODING]
