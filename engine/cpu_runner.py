@@ -1,0 +1,98 @@
+"""The CPU runner: a model's recorded program over the slots' KV memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.kv.layout import KvLayout, KvTensor
+from engine.models import llama
+from engine.models.llama import LlamaConfig
+from engine.protocol import WeightForm
+from engine.rows import RowBatch
+from engine.runner import KvAddresses
+from kernels.cpu.backend import BackendChoice, choose
+from kernels.forms import RawTensor
+
+
+class CpuRunner:
+    """Implements `engine.runner.Runner` for a Llama-like model on the CPU.
+
+    `tensors` are the file's, by their GGUF names; they are copied into the backend's own packing, so the file may be
+    unmapped afterwards. `threads` is the size of the team, `max_rows` the most rows of one forward. Raises ValueError
+    naming a tensor or a setting that does not fit.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        tensors: Mapping[str, RawTensor],
+        *,
+        threads: int,
+        max_rows: int,
+        backend: BackendChoice | None = None,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"threads is {threads}; at least 1 is needed")
+        if max_rows < 1:
+            raise ValueError(f"max_rows is {max_rows}; at least 1 is needed")
+        choice = backend if backend is not None else choose()
+        recorder = choice.recorder(threads, max_rows)
+        llama.record(recorder, config, tensors)
+        self._program = recorder.finish()
+        self.config = config
+        self.max_rows = max_rows
+        self.vocab_size = config.vocab
+        self.backend = self._program.name
+        self.backend_reason = choice.reason
+        row_bytes = config.attention.kv_width * 2
+        self.layout = KvLayout(
+            tuple(KvTensor("engine", layer, part, row_bytes) for layer in range(config.layers) for part in ("k", "v"))
+        )
+        self._base: NDArray[np.uint64] | None = None
+        self._windows: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def attach(self, kv: KvAddresses, slots: int) -> None:
+        tensors = range(len(self.layout.tensors))
+        self._base = np.array([[kv.base(slot, t) for t in tensors] for slot in range(slots)], np.uint64)
+        self._windows = np.array([kv.window(slot) for slot in range(slots)], np.int64)
+
+    def forward(self, batch: RowBatch) -> NDArray[np.float32]:
+        if self._base is None:
+            raise RuntimeError("forward before attach")
+        self._check(batch)
+        return self._program.run(batch, self._base)
+
+    def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
+        if self._base is None:
+            raise RuntimeError("commit_path before attach")
+        moves = [(start + node, start + i) for i, node in enumerate(path) if node != i]
+        for t, tensor in enumerate(self.layout.tensors):
+            base = int(self._base[slot, t])
+            for source, target in moves:
+                ctypes.memmove(base + target * tensor.row_bytes, base + source * tensor.row_bytes, tensor.row_bytes)
+
+    def workspace_bytes(self) -> int:
+        return self._program.workspace_bytes()
+
+    def weight_bytes(self) -> int:
+        """Bytes that the packed weights hold."""
+        return self._program.weight_bytes()
+
+    def weight_forms(self) -> list[WeightForm]:
+        """Each form of the file and how it runs here."""
+        return [WeightForm(file=f.file, runs_as=f.runs_as, tensors=f.tensors) for f in self._program.forms()]
+
+    def _check(self, batch: RowBatch) -> None:
+        """Refuse what would read or write outside the reserved memory."""
+        if not 1 <= batch.n <= self.max_rows:
+            raise ValueError(f"a pass of {batch.n} rows; 1 to {self.max_rows} (max_rows) are possible")
+        if batch.slot.min() < 0 or batch.slot.max() >= len(self._windows):
+            raise ValueError(f"slot {batch.slot.max()} in a pass; {len(self._windows)} are attached")
+        if batch.token.min() < 0 or batch.token.max() >= self.vocab_size:
+            raise ValueError(f"a token outside 0 .. {self.vocab_size - 1} (vocab) in a pass")
+        if batch.kv_row.min() < 0 or (batch.kv_row >= self._windows[batch.slot]).any():
+            raise ValueError("a KV row outside its slot's window in a pass")

@@ -1,0 +1,69 @@
+"""Which CPU backend runs, and why: the compiled kernels, else torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kernels.program import Ops, Program
+
+SETTING = "TANDEM_CPU_BACKEND"
+
+
+class Recorder(Ops[Any], Protocol):
+    """Ops that become a program."""
+
+    def finish(self) -> Program:
+        """The recorded program, checked for row invariance. Called once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """`recorder(threads, max_rows)` starts a program; `reason` says in one sentence why this backend."""
+
+    name: str
+    reason: str
+    recorder: Callable[[int, int], Recorder]
+
+
+def native(defines: tuple[str, ...] = ()) -> BackendChoice:
+    """The compiled kernels. Raises `kernels.cpu.build.BuildError` where they cannot be had."""
+    from kernels.cpu import abi, build
+    from kernels.cpu.native import NativeRecorder
+
+    path = build.build(defines)
+    try:
+        lib = abi.load(str(path))
+    except (OSError, RuntimeError) as error:
+        raise build.BuildError(f"the compiled kernels cannot be loaded: {error}") from error
+    return BackendChoice("native", "compiled on this machine", lambda threads, rows: NativeRecorder(lib, threads, rows))
+
+
+def torch(reason: str) -> BackendChoice:
+    """The torch kernels, for the reason given."""
+    from kernels.cpu.torch_ops import TorchRecorder
+
+    return BackendChoice("torch", reason, TorchRecorder)
+
+
+def choose() -> BackendChoice:
+    """The backend that `TANDEM_CPU_BACKEND` (`native` or `torch`) names, else native where it can be compiled.
+
+    Raises ValueError where the setting is neither, or names `native` and that cannot be had.
+    """
+    from kernels.cpu.build import BuildError
+
+    wanted = os.environ.get(SETTING, "")
+    if wanted not in ("", "native", "torch"):
+        raise ValueError(f"{SETTING} is {wanted!r}; native and torch are possible")
+    if wanted == "torch":
+        return torch(f"{SETTING}=torch")
+    try:
+        return native()
+    except BuildError as error:
+        if wanted == "native":
+            raise ValueError(f"{SETTING}=native, but {error}") from error
+        return torch(str(error))

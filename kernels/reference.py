@@ -1,0 +1,87 @@
+"""Float32 twins of every operation, as plain as they can be: what the tests hold the backends to."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.forms import Form, RawTensor
+from kernels.program import Rotary
+
+Array = NDArray[np.float32]
+
+
+def dequantise(tensor: RawTensor) -> Array:
+    """The values of a tensor as float32, in its shape."""
+    data = np.ascontiguousarray(tensor.data)
+    if tensor.form is Form.F32:
+        values: Array = data.view(np.float32)
+        return values.reshape(tensor.shape)
+    if tensor.form is Form.F16:
+        return data.view(np.float16).astype(np.float32).reshape(tensor.shape)
+    if tensor.form is Form.BF16:
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape)
+    if tensor.form is Form.Q8_0:
+        blocks = data.reshape(-1, 34)
+        scale = np.ascontiguousarray(blocks[:, :2]).view(np.float16).astype(np.float32)
+        return (scale * np.ascontiguousarray(blocks[:, 2:]).view(np.int8)).astype(np.float32).reshape(tensor.shape)
+    head = 4 if tensor.form is Form.Q4_1 else 2
+    blocks = data.reshape(-1, head + 16)
+    scale = np.ascontiguousarray(blocks[:, :2]).view(np.float16).astype(np.float32)
+    low = -8.0 * scale if head == 2 else np.ascontiguousarray(blocks[:, 2:4]).view(np.float16).astype(np.float32)
+    codes = np.concatenate([blocks[:, head:] & 15, blocks[:, head:] >> 4], axis=1)
+    return (scale * codes + low).astype(np.float32).reshape(tensor.shape)
+
+
+def quantise_rows(x: Array) -> Array:
+    """Rows (..., k) after the int8 quantisation that quantised products apply to their inputs, 32 values a scale."""
+    blocks = x.reshape(-1, 32)
+    amax = np.abs(blocks).max(axis=1, keepdims=True)
+    inverse = np.divide(np.float32(127.0), amax, out=np.zeros_like(amax), where=amax > 0)
+    codes: Array = (np.rint(blocks * inverse) * (amax / np.float32(127.0))).astype(np.float32)
+    return codes.reshape(x.shape)
+
+
+def linear(x: Array, weight: RawTensor, bias: Array | None = None) -> Array:
+    """x (rows, k) times `weight` (n, k) transposed; the inputs of a quantised weight are quantised first."""
+    if weight.form in (Form.Q4_0, Form.Q4_1, Form.Q8_0):
+        x = quantise_rows(x)
+    y: Array = x @ dequantise(weight).T
+    return y if bias is None else y + bias
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
+    mean = np.mean(x.astype(np.float64) ** 2, axis=-1, keepdims=True)
+    return (x / np.sqrt(mean + eps) * weight).astype(np.float32)
+
+
+def rotate(x: Array, positions: NDArray[np.int32], rotary: Rotary) -> Array:
+    """Rotary embedding of x (rows, heads, head_dim) at the rows' positions."""
+    theta = positions[:, None, None].astype(np.float64) * np.array(rotary.frequencies)
+    cos = (np.cos(theta) * rotary.magnitude).astype(np.float32)
+    sin = (np.sin(theta) * rotary.magnitude).astype(np.float32)
+    pairs = len(rotary.frequencies)
+    first, second = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    if not rotary.interleaved:
+        first, second = slice(0, pairs), slice(pairs, 2 * pairs)
+    out = x.copy()
+    out[..., first] = x[..., first] * cos - x[..., second] * sin
+    out[..., second] = x[..., first] * sin + x[..., second] * cos
+    return out
+
+
+def attend(q: Array, k: Array, v: Array) -> Array:
+    """One row's attention: q (heads, head_dim) scaled, k and v (places, kv_heads, head_dim) in order of place."""
+    group = q.shape[0] // k.shape[1]
+    out = np.empty_like(q)
+    for h in range(q.shape[0]):
+        scores = k[:, h // group] @ q[h]
+        weights = np.exp(scores - scores.max())
+        out[h] = (weights / weights.sum()) @ v[:, h // group]
+    return out
+
+
+def silu_gate(gate: Array, up: Array) -> Array:
+    """silu(gate) * up"""
+    return (gate / (1.0 + np.exp(-gate.astype(np.float64))) * up).astype(np.float32)
