@@ -247,7 +247,9 @@ class _Cursor:
         return GgufHeader(self.path, self.size, metadata, MappingProxyType(infos))
 
     def bad(self, what: str) -> DamagedModel:
-        return DamagedModel(f"{self.path}: {what}")
+        # Names come from a file that may hold anything: terminal escapes, or megabytes.
+        shown = "".join(c if c.isprintable() else "\ufffd" for c in what[:400])
+        return DamagedModel(f"{self.path}: {shown}")
 
     def need(self, n: int, what: str) -> None:
         left = self.size - self.at

@@ -1,0 +1,139 @@
+"""From a model file to what an engine serves: weights packed for a backend, tokenizer, chat template, description."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from engine import protocol
+from engine.api import ServedModel
+from engine.chat_template import GgufChatTemplate
+from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
+from engine.models.gguf_config import llama_config
+from engine.protocol import Loading
+from engine.runner import Runner
+from engine.tokenizer import GgufTokenizer, load_tokenizer
+from engine.weights.gguf import DamagedModel, Metadata, open_gguf
+from kernels.cpu.backend import choose
+from kernels.cpu.threads import available
+from kernels.forms import RawTensor
+
+ROWS = 128
+"""Rows that one forward takes at least: a prompt chunk of the default size."""
+
+Progress = Callable[[Loading], None]
+
+
+class UnknownDevice(ValueError):
+    """The device cannot be used by this version, or is not one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run: the runner, what HTTP needs of it, and its description for `/health`."""
+
+    runner: Runner
+    served: ServedModel
+    info: protocol.Model
+
+
+def load(config: EngineConfig, progress: Progress) -> LoadedModel:
+    """Load the model of `config` onto its device; `progress` hears the stage and the bytes of weights taken.
+
+    Raises DamagedModel or UnsupportedModel where the file cannot be served, UnknownDevice for the device, ValueError
+    for a setting, OSError where the file cannot be read.
+    """
+    device = _device(config.device)
+    progress(Loading(stage="reading the header", done_bytes=0, total_bytes=0, eta_s=None))
+    file = open_gguf(config.model)
+    model_config = llama_config(file.metadata, file.tensors)
+    tokenizer = load_tokenizer(file.metadata)
+    if tokenizer.vocab_size != model_config.vocab:
+        raise DamagedModel(
+            f"{config.model}: {tokenizer.vocab_size} tokens for {model_config.vocab} rows of token_embd.weight"
+        )
+    backend = choose()
+    try:
+        runner = CpuRunner(
+            model_config,
+            _Counted(file.tensors, progress),
+            threads=config.threads or available(),
+            max_rows=max(ROWS, config.prefill_chunk or 0, config.parallel),
+            backend=backend,
+        )
+    except ValueError as error:
+        raise DamagedModel(f"{config.model}: {error}") from error
+    return LoadedModel(
+        runner=runner,
+        served=ServedModel(
+            name=config.model_name,
+            created=int(config.model.stat().st_mtime),
+            max_len=model_config.context,
+            tokenizer=tokenizer,
+            template=load_template(file.metadata, tokenizer),
+        ),
+        info=protocol.Model(
+            name=config.model_name,
+            arch=file.metadata.text("general.architecture"),
+            max_len=model_config.context,
+            device=device,
+            weights=protocol.Weights(bytes=runner.weight_bytes(), forms=runner.weight_forms()),
+            backend=f"{runner.backend}: {runner.backend_reason}",
+        ),
+    )
+
+
+def load_template(metadata: Metadata, tokenizer: GgufTokenizer) -> GgufChatTemplate | None:
+    """The file's chat template, None where it has none. Raises DamagedModel where it is no text."""
+    if "tokenizer.chat_template" not in metadata:
+        return None
+    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    special = {}
+    for variable, name in names.items():
+        key = f"tokenizer.ggml.{name}_token_id"
+        # A template may add these to a text, so an absent one is empty rather than undefined.
+        token = metadata.integer(key, high=tokenizer.vocab_size - 1) if key in metadata else None
+        special[variable] = tokenizer.token_text(token) if token is not None else ""
+    return GgufChatTemplate(metadata.text("tokenizer.chat_template"), tokenizer, special)
+
+
+def _device(wanted: str) -> str:
+    if wanted in ("auto", "cpu"):
+        return "cpu"
+    if wanted == "cuda" or wanted.startswith("cuda:"):
+        raise UnknownDevice(f"device is {wanted!r}, but this version has no GPU backend; use auto or cpu")
+    raise UnknownDevice(f"device is {wanted!r}, allowed are auto, cpu and cuda[:i]")
+
+
+class _Counted(Mapping[str, RawTensor]):
+    """A file's tensors that report how many bytes of them have been taken."""
+
+    def __init__(self, tensors: Mapping[str, RawTensor], progress: Progress) -> None:
+        self._tensors = tensors
+        self._progress = progress
+        self._taken: set[str] = set()
+        self._done = 0
+        self._total = sum(t.data.nbytes for t in tensors.values())
+        self._start = time.monotonic()
+
+    def __getitem__(self, name: str) -> RawTensor:
+        tensor = self._tensors[name]
+        if name not in self._taken:
+            self._report()
+            self._taken.add(name)
+            self._done += tensor.data.nbytes
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def _report(self) -> None:
+        """Told before a tensor is taken: what was taken earlier has been packed by then."""
+        spent = time.monotonic() - self._start
+        eta = spent * (self._total - self._done) / self._done if self._done else None
+        self._progress(Loading(stage="packing weights", done_bytes=self._done, total_bytes=self._total, eta_s=eta))

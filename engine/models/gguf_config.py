@@ -1,0 +1,87 @@
+"""An architecture's sizes and variants from a GGUF file's metadata, refused by name where a variant cannot be run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.models.llama import LlamaConfig, RopeScaling
+from engine.weights.gguf import DamagedModel, Metadata, UnsupportedModel
+from kernels.forms import RawTensor
+
+ARCHITECTURES = ("llama",)
+ROPE_SCALINGS = ("none", "linear", "yarn")
+
+
+def llama_config(metadata: Metadata, tensors: Mapping[str, RawTensor]) -> LlamaConfig:
+    """The configuration of a file whose architecture is one of `ARCHITECTURES`.
+
+    Keys and defaults are those of llama.cpp's `llama-model.cpp`. Llama 3's stretched rotary embedding comes as the
+    tensor `rope_freqs.weight`, which the model reads itself. Raises UnsupportedModel for an architecture, a rope
+    scaling or a variant that cannot be run, DamagedModel for values that contradict each other.
+    """
+    arch = metadata.text("general.architecture")
+    if arch not in ARCHITECTURES:
+        raise UnsupportedModel(
+            f"{metadata.path}: architecture {arch!r} cannot be run yet; supported are {', '.join(ARCHITECTURES)}"
+        )
+    if metadata.integer(f"{arch}.expert_count", 0):
+        raise UnsupportedModel(f"{metadata.path}: mixtures of experts cannot be run yet ({arch}.expert_count)")
+    embeddings = tensors.get("token_embd.weight")
+    if embeddings is None or len(embeddings.shape) != 2:
+        raise DamagedModel(f"{metadata.path}: tensor token_embd.weight is missing or no matrix")
+    hidden = metadata.integer(f"{arch}.embedding_length", low=1)
+    heads = metadata.integer(f"{arch}.attention.head_count", low=1)
+    head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads, low=1)
+    value_dim = metadata.integer(f"{arch}.attention.value_length", hidden // heads, low=1)
+    rope_dims = metadata.integer(f"{arch}.rope.dimension_count", head_dim)
+    if value_dim != head_dim:
+        raise UnsupportedModel(f"{metadata.path}: keys of {head_dim} and values of {value_dim} cannot be run yet")
+    if rope_dims != head_dim:
+        raise DamagedModel(f"{metadata.path}: {arch}.rope.dimension_count is {rope_dims}, expected {head_dim}")
+    context = metadata.integer(f"{arch}.context_length", low=1)
+    try:
+        return LlamaConfig(
+            layers=metadata.integer(f"{arch}.block_count", low=1, high=4096),
+            hidden=hidden,
+            ffn=metadata.integer(f"{arch}.feed_forward_length", low=1),
+            heads=heads,
+            kv_heads=metadata.integer(f"{arch}.attention.head_count_kv", heads, low=1),
+            head_dim=head_dim,
+            vocab=embeddings.shape[0],
+            context=context,
+            rms_eps=metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
+            rope_base=metadata.number(f"{arch}.rope.freq_base", 10000.0),
+            rope_dims=rope_dims,
+            rope_scaling=_rope_scaling(metadata, arch, context),
+        )
+    except (DamagedModel, UnsupportedModel):
+        raise
+    except ValueError as error:
+        raise DamagedModel(f"{metadata.path}: {error}") from error
+
+
+def _rope_scaling(metadata: Metadata, arch: str, context: int) -> RopeScaling:
+    """`rope.scaling.*`; `rope.scale_linear` is the older name of a linear factor. A factor of 0 means none."""
+    key = f"{arch}.rope.scaling"
+    kind = metadata.text(f"{key}.type", "linear")
+    if kind not in ROPE_SCALINGS:
+        raise UnsupportedModel(
+            f"{metadata.path}: {key}.type {kind!r} cannot be run yet; supported are {', '.join(ROPE_SCALINGS)}, and "
+            "Llama 3's factors as the tensor rope_freqs.weight"
+        )
+    factor = metadata.number(f"{key}.factor", metadata.number(f"{arch}.rope.scale_linear", 0.0)) or 1.0
+    if factor < 1.0:
+        raise DamagedModel(f"{metadata.path}: {key}.factor is {factor}, allowed is 1 or more (0 for none)")
+    attention_factor = metadata.number(f"{key}.attn_factor", 1.0)
+    if kind == "yarn":
+        return RopeScaling(
+            kind="yarn",
+            factor=factor,
+            original_length=metadata.integer(f"{key}.original_context_length", context, low=1),
+            attention_factor=attention_factor,
+            beta_fast=metadata.number(f"{key}.yarn_beta_fast", 32.0),
+            beta_slow=metadata.number(f"{key}.yarn_beta_slow", 1.0),
+        )
+    if attention_factor != 1.0:
+        raise UnsupportedModel(f"{metadata.path}: {key}.attn_factor {attention_factor} without yarn cannot be run yet")
+    return RopeScaling(kind="linear", factor=factor) if kind == "linear" and factor != 1.0 else RopeScaling()
