@@ -35,7 +35,7 @@ class _Published:
 
     health: Health
     at: float
-    shape: tuple[int, int, int] = (0, 0, 0)
+    shape: tuple[int, ...] = ()
 
 
 class Engine:
@@ -221,10 +221,11 @@ class Engine:
     # Snapshots.
 
     def _publish(self, *, at_once: bool) -> None:
-        """Publish a snapshot where the last one is old, or who runs has changed."""
+        """Publish a snapshot where the last one is old, or who runs, waits or has ended changed."""
         state = self._serving()
         now = self._clock()
-        shape = (len(state.running()), len(state.decoding()), len(state.queue))
+        ended = sum(state.counters.endings.values()) + state.inbox.refused
+        shape = (len(state.running()), len(state.decoding()), len(state.queue), ended)
         state.counters.saw(running=shape[0], decoding=shape[1])
         old = self._published
         if at_once or shape != old.shape or now - old.at >= snapshot.PUBLISH_EVERY_S:

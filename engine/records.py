@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import structlog
 
 from engine.counters import Ending
@@ -53,11 +55,15 @@ def ended(job: Job, last: Choice | None, ending: Ending, finish: str, now: float
     )
 
 
-def failed(job: Job, error: RequestError, cause: BaseException | None) -> None:
-    """A request ended for a defect of ours: with its traceback."""
-    _log.error("[req] failed", id=job.request.id, code=error.code, error=error.message, exc_info=cause)
+def failed(job: Job, error: RequestError, cause: BaseException) -> None:
+    """A request ended for a defect of ours: with its traceback, which shows no values."""
+    _log.error("[req] failed", id=job.request.id, code=error.code, error=error.message, traceback=_trace(cause))
 
 
 def turn_failed(cause: BaseException) -> None:
     """A turn of the loop raised outside any request's work."""
-    _log.critical("a turn of the engine loop failed; every request in it was ended", exc_info=cause)
+    _log.critical("a turn of the engine loop failed; every request in it was ended", traceback=_trace(cause))
+
+
+def _trace(cause: BaseException) -> str:
+    return "".join(traceback.format_exception(cause))
