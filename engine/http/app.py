@@ -33,6 +33,7 @@ from engine.http.wire import (
     Receive,
     Scope,
     Send,
+    context_of,
     header,
     read_body,
     refuse,
@@ -139,7 +140,7 @@ class App:
         if model is None:
             raise loading()
         body = await read_body(scope, receive, self._service.body_limit_bytes)
-        origin = Origin(self._engine_id(scope), _client(scope))
+        origin = Origin(_engine_id(scope), _client(scope))
         exchange = Exchange(self.exchanges, scope, receive, send, origin.id)
         try:
             exchange.watch()
@@ -147,11 +148,6 @@ class App:
             await exchange.serve(Job(call.request, renderer(call, model, self._version), call.prompt_only))
         finally:
             exchange.close()
-
-    def _engine_id(self, scope: Scope) -> str:
-        """The request's id, unless an open request already goes by it: two requests never share one in the engine."""
-        context = scope[CONTEXT_KEY]
-        return new_id() if self.exchanges.is_open(context.request_id) else context.request_id
 
 
 async def _aside(size: int, work: Callable[[], T]) -> T:
@@ -167,6 +163,13 @@ def _request_id(scope: Scope) -> tuple[str, list[Header]]:
     given = header(scope, b"x-request-id")
     request_id = given if given is not None and _ID.fullmatch(given) else new_id()
     return request_id, [(b"x-request-id", request_id.encode())]
+
+
+def _engine_id(scope: Scope) -> str:
+    """What the request is called inside: a client's own id gets a suffix, because clients repeat theirs (a retry after
+    a broken connection), and the engine must never take one request for another."""
+    request_id = context_of(scope).request_id
+    return f"{request_id}-{secrets.token_hex(3)}" if header(scope, b"x-request-id") == request_id else request_id
 
 
 def _client(scope: Scope) -> str:

@@ -44,9 +44,6 @@ class Exchanges:
             self._room = Mailroom(asyncio.get_running_loop())
         return self._room
 
-    def is_open(self, request_id: str) -> bool:
-        return request_id in self._open
-
     def enter(self, request_id: str) -> Mailbox:
         mailbox = self._open[request_id] = Mailbox(self.room())
         return mailbox

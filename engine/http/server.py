@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -50,13 +49,3 @@ class AppServer(uvicorn.Server):
     def end(self) -> None:
         """Stop accepting, finish what is being written, and return from `serve`."""
         self.should_exit = True
-
-
-async def serve_until(server: AppServer, sockets: list[socket.socket], ended: asyncio.Event) -> None:
-    """Serve until `ended` is set."""
-    serving = asyncio.create_task(server.serve(sockets))
-    waiting = asyncio.create_task(ended.wait())
-    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    server.end()
-    await serving

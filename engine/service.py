@@ -1,0 +1,162 @@
+"""The service: lock and sockets first, then the engine and HTTP side by side, then a bounded drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Protocol
+
+import uvloop
+
+from engine.api import EnginePort
+from engine.config import EngineConfig, ServiceConfig
+from engine.http.app import App
+from engine.http.server import AppServer
+from engine.listening import HostNotAllowed, Listening, PortInUse, bind, require_loopback
+from engine.request import RequestError
+from engine.state_dir import ServiceRecord, StateDirLocked, lock_state_dir, remove_record, write_record
+
+__all__ = ["HostNotAllowed", "PortInUse", "ServiceConfig", "StateDirLocked", "run"]
+
+log = logging.getLogger("tandem.service")
+
+POLL_S = 0.05
+FLUSH_S = 1.0
+"""How long final events may take to reach their clients once the drain is over."""
+
+FORCED_EXIT = 1
+
+
+class OwnedEngine(EnginePort, Protocol):
+    """An engine whose life the service runs. `start` returns at once and loads on the engine's own thread."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the engine cannot serve any more (it failed to load, or its thread ended); None while it can."""
+        ...
+
+    def start(self) -> None: ...
+
+    def close(self, timeout_s: float) -> None: ...
+
+
+def run(
+    config: EngineConfig, service: ServiceConfig, *, open_engine: Callable[[EngineConfig], OwnedEngine] | None = None
+) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code: 0 after a drain, 1 where the engine failed.
+
+    Before anything is loaded, raises HostNotAllowed, StateDirLocked or PortInUse. A second signal ends the process
+    at once, with exit code 1.
+    """
+    require_loopback(service.host)
+    with ExitStack() as stack:
+        if config.state_dir is not None:
+            stack.enter_context(lock_state_dir(config.state_dir))
+        listening = stack.enter_context(contextlib.closing(bind(service.host, service.port)))
+        if config.state_dir is not None:
+            write_record(config.state_dir, _record(listening))
+            stack.callback(remove_record, config.state_dir)
+        engine = (open_engine or _open_engine)(config)
+        return uvloop.run(_Service(engine, service, listening, config.state_dir).serve())
+
+
+def _open_engine(config: EngineConfig) -> OwnedEngine:
+    """The real one; imported late, because it brings torch, which a refused start should not pay for."""
+    from engine.loop import Engine
+
+    return Engine(config)
+
+
+def program_version() -> str:
+    try:
+        return distribution_version("tandem-serve")
+    except PackageNotFoundError:
+        return "0.0.0"
+
+
+def _record(listening: Listening) -> ServiceRecord:
+    return ServiceRecord(pid=os.getpid(), url=listening.url, started=time.time(), version=program_version())
+
+
+class _Service:
+    """One run of the service on one event loop."""
+
+    def __init__(
+        self, engine: OwnedEngine, service: ServiceConfig, listening: Listening, state_dir: Path | None
+    ) -> None:
+        self._engine = engine
+        self._config = service
+        self._listening = listening
+        self._state_dir = state_dir
+        self._app = App(engine, service, program_version())
+        self._server = AppServer(self._app)
+        self._signalled = asyncio.Event()
+
+    async def serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        self._engine.start()
+        serving = asyncio.create_task(self._server.serve(self._listening.sockets))
+        try:
+            failure = await self._until_over(serving)
+            if failure is None:
+                await self._drain()
+            else:
+                self._end_open("failed")
+                await asyncio.sleep(0)
+        finally:
+            self._server.should_exit = True
+            await serving
+            await asyncio.to_thread(self._engine.close, self._config.drain_timeout_s)
+        return 0 if failure is None else 1
+
+    def _on_signal(self) -> None:
+        if not self._signalled.is_set():
+            self._signalled.set()
+            return
+        # Threads inside a kernel cannot be asked to stop, and whoever signals twice does not want to wait for them.
+        if self._state_dir is not None:
+            remove_record(self._state_dir)
+        os._exit(FORCED_EXIT)
+
+    async def _until_over(self, serving: asyncio.Task[None]) -> BaseException | None:
+        """Wait for a signal (None) or for a failure of the engine (returned, after one line about it)."""
+        while not self._signalled.is_set():
+            if (failure := self._engine.failure) is not None:
+                log.error("the engine cannot serve: %s", failure)
+                return failure
+            if serving.done():
+                return serving.exception() or RuntimeError("the HTTP server ended by itself")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._signalled.wait(), POLL_S)
+        return None
+
+    async def _drain(self) -> None:
+        """Accept nothing more; what runs may finish within the drain's limit, then gets a final error event."""
+        self._engine.drain()
+        if not await self._all_done_within(self._config.drain_timeout_s):
+            self._end_open("draining")
+            await self._all_done_within(FLUSH_S)
+
+    def _end_open(self, code: str) -> None:
+        self._app.exchanges.end_all(
+            RequestError("the server ended before this answer was complete", status=503, code=code, retry_after=5)
+        )
+
+    async def _all_done_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self._app.exchanges.count:
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
