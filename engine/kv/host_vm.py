@@ -96,7 +96,8 @@ def touch(address: int, length: int) -> None:
 
 def resident_bytes(spans: Sequence[tuple[int, int]]) -> list[int]:
     """Bytes of memory behind each of `spans` ((address, length) of a range), as the kernel counts them in
-    `/proc/self/smaps` (Rss). Linux only; walks the process's whole page table, so it is for checks, not for rounds."""
+    `/proc/self/smaps`: Rss, and Swap, since what was pushed out is still held. Linux only; walks the process's whole
+    page table, so it is for checks, not for rounds."""
     totals = [0] * len(spans)
     inside: int | None = None
     for line in Path("/proc/self/smaps").read_bytes().splitlines():
@@ -106,7 +107,7 @@ def resident_bytes(spans: Sequence[tuple[int, int]]) -> list[int]:
             first, last = int(low, 16), int(high, 16)
             within = (i for i, (address, length) in enumerate(spans) if address <= first and last <= address + length)
             inside = next(within, None)
-        elif inside is not None and head == b"Rss:":
+        elif inside is not None and head in (b"Rss:", b"Swap:"):
             totals[inside] += int(rest.split()[0]) * 1024
     return totals
 

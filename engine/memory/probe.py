@@ -15,6 +15,7 @@ is no `/proc` (macOS), psutil gives the same figures, more coarsely.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,8 @@ def open_probe(root: Path = Path("/")) -> MemoryProbe:
     return host if group is None else CgroupProbe(host, group)
 
 
-_HOST_OCCUPIED = ("AnonPages", "Shmem", "SUnreclaim", "KernelStack", "PageTables", "Percpu", "Hugetlb")
+_HOST_OCCUPIED = (b"AnonPages", b"Shmem", b"SUnreclaim", b"KernelStack", b"PageTables", b"Percpu", b"Hugetlb")
+_MEMINFO = re.compile(rb"^(MemTotal|MemAvailable|" + b"|".join(_HOST_OCCUPIED) + rb"):\s+(\d+)", re.MULTILINE)
 
 
 class HostProbe:
@@ -85,18 +87,15 @@ class HostProbe:
 
     def read(self) -> MemoryReading:
         """Raises OSError where `/proc` cannot be read, ValueError where it has no MemAvailable (Linux < 3.14)."""
-        fields: dict[bytes, int] = {}
-        for line in _slurp(self._meminfo).splitlines():
-            name, _, rest = line.partition(b":")
-            fields[name] = int(rest.split(None, 1)[0]) * 1024
+        fields = dict(_MEMINFO.findall(_slurp(self._meminfo)))
         if b"MemAvailable" not in fields:
             raise ValueError(f"{self._meminfo} has no MemAvailable")
         _, resident, shared, *_ = _slurp(self._statm).split()
         return MemoryReading(
             source=HOST,
-            total=fields[b"MemTotal"],
-            available=fields[b"MemAvailable"],
-            occupied=sum(fields.get(name.encode(), 0) for name in _HOST_OCCUPIED),
+            total=int(fields[b"MemTotal"]) * 1024,
+            available=int(fields[b"MemAvailable"]) * 1024,
+            occupied=sum(int(fields.get(name, 0)) for name in _HOST_OCCUPIED) * 1024,
             own=(int(resident) - int(shared)) * self._page,
         )
 

@@ -53,10 +53,8 @@ def plan(
             reason = f"kept, it is loaded: its memory is counted, and {_left(after)} stays for requests"
         elif after >= figures.floor + figures.margin:
             decision = LOAD
-            reason = (
-                f"fits: would leave {_left(after)}, not under the {size(figures.floor)} floor plus the "
-                f"{size(figures.margin)} margin"
-            )
+            kept = size(figures.floor + figures.margin)
+            reason = f"fits: would leave {size(after)}, at or above the {kept} of floor plus margin"
             headroom = after
             taken.append(role)
         else:

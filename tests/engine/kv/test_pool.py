@@ -341,6 +341,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.check_integrity(deep=True)
         stats = self.pool.stats()
         assert stats.by_slot == [self.total(slot) for slot in range(3)]
+        for slot, window in enumerate(self.WINDOWS):
+            whole = min(n * PAGE // spec.row_bytes for n, spec in zip(self.pages[slot], LAYOUT.tensors, strict=True))
+            assert self.pool.committed_rows(slot) == min(whole, window)
         assert sum(stats.by_kind.values()) == stats.committed_bytes == sum(stats.by_slot)
         assert stats.peak_committed_bytes == self.peak
         for (slot, tensor, row), value in self.written.items():

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.kv.layout import KvLayout, KvTensor
+from engine.kv.pool import KvPool
 from engine.memory.budget import (
     SPLIT_TOLERANCE,
     Floors,
@@ -47,7 +49,7 @@ def test_pooled_slots_cost_their_state_and_whole_windows_their_kv():
     whole = fit_slots(3, windows, COST, available=9 * GIB, floor=2 * GIB, kv=KvBacking.WHOLE_WINDOW)
     assert whole.slots == 2
     assert whole.reason == (
-        "2 of 3 slots: slot 2 takes 1.5 GiB, its whole window counted because the KV pool is off, and 0 KiB is left "
+        "2 of 3 slots: slot 2 takes 1.5 GiB, its whole window counted because the KV pool is off, and 0 B is left "
         "above the 2 GiB floor (9 GiB available, 1 GiB for the engine itself, 6 GiB for the slots before it)"
     )
 
@@ -118,28 +120,33 @@ def test_memory_that_others_return_is_measured_too():
 
 
 def test_the_split_of_this_process_adds_up():
-    """Real memory: half of what this process takes is named, half is not, and the parts sum to what the box lost."""
+    """Real memory: the pool's pages are named, as much again is not, and the parts sum to what the box lost. Addresses
+    that are only reserved (16 GiB of them) appear nowhere."""
     probe = open_probe()
-    meter = SplitMeter(probe.read())
-    before = meter.split(probe.read(), Named())
-    held = mmap.mmap(-1, 256 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    baseline = probe.read()
+    meter = SplitMeter(baseline)
+    pool = KvPool(KvLayout((KvTensor("engine", 0, "k", MIB),)), [16384], margin_rows=0)
+    unnamed = mmap.mmap(-1, 160 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
-        for page in range(0, len(held), mmap.PAGESIZE):
-            held[page] = 1
+        pool.commit(0, 160)
+        for page in range(0, len(unnamed), mmap.PAGESIZE):
+            unnamed[page] = 1
         now = probe.read()
-        split = meter.split(now, Named(weights=128 * MIB))
-        assert abs(split_total(split) - now.used) <= max(SPLIT_TOLERANCE, now.total // 50)
-        assert split.weights == 128 * MIB
-        assert now.own - meter._baseline.own >= 250 * MIB
-        assert split.outside >= before.outside - SPLIT_TOLERANCE
+        split = meter.split(now, Named(kv_committed=pool.stats().committed_bytes))
+        assert split.kv_committed == 160 * MIB
+        assert abs(split_total(split) - now.used) <= SPLIT_TOLERANCE
+        assert now.own - baseline.own >= 310 * MIB
+        gained_by_others = (now.occupied - now.own) - (baseline.occupied - baseline.own)
+        assert split.outside - baseline.used - gained_by_others >= 150 * MIB
     finally:
-        held.close()
+        unnamed.close()
+        pool.close()
 
 
 @pytest.mark.parametrize(
     ("count", "words"),
     [
-        (0, "0 KiB"),
+        (0, "0 B"),
         (4096, "4 KiB"),
         (MIB, "1 MiB"),
         (300 * MIB, "300 MiB"),
@@ -147,7 +154,7 @@ def test_the_split_of_this_process_adds_up():
         (15268608737, "14.22 GiB"),
         (15 * GIB, "15 GiB"),
         (-GIB // 2, "-512 MiB"),
-        (-1, "0 KiB"),
+        (-1, "-1 B"),
     ],
 )
 def test_sizes_in_words(count, words):

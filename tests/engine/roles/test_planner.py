@@ -66,7 +66,7 @@ def test_claims_add_up_as_roles_are_loaded_and_a_refused_one_takes_nothing():
         (REFUSE, gib(4)),
         (LOAD, gib(9)),
     ]
-    assert report.decisions[0].reason == "fits: would leave 14 GiB, not under the 5 GiB floor plus the 2 GiB margin"
+    assert report.decisions[0].reason == "fits: would leave 14 GiB, at or above the 7 GiB of floor plus margin"
     # Without growth there is no peak to lower; leaving a loaded role out is a way where that is enough.
     assert report.decisions[1].to_fit == (
         "3 GiB more for floor and margin: a smaller margin, leaving a out (6 GiB), or fewer slots"
