@@ -188,8 +188,8 @@ def _show(report: PlanReport, said: str) -> None:
     memory = report.memory
     output.emit(said)
     output.emit(
-        f"{size(memory.available)} available ({memory.source}), {size(memory.engine_growth_to_come)} of engine growth to "
-        f"come, {size(memory.floor)} floor, {size(memory.margin)} margin. Nothing is changed."
+        f"{size(memory.available)} available ({memory.source}), {size(memory.engine_growth_to_come)} of engine growth "
+        f"to come, {size(memory.floor)} floor, {size(memory.margin)} margin. Nothing is changed."
     )
     if not report.decisions:
         output.emit("The residency document names no roles.")
