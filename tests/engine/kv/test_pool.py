@@ -336,9 +336,13 @@ class PoolMachine(RuleBasedStateMachine):
         write(self.pool, slot, tensor, row, value)
         self.written[slot, tensor, row] = value
 
+    @rule()
+    def the_kernel_agrees(self) -> None:
+        self.pool.check_integrity(deep=True)
+
     @invariant()
     def books_agree(self) -> None:
-        self.pool.check_integrity(deep=True)
+        self.pool.check_integrity()
         stats = self.pool.stats()
         assert stats.by_slot == [self.total(slot) for slot in range(3)]
         for slot, window in enumerate(self.WINDOWS):
@@ -350,6 +354,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert set(read(self.pool, slot, tensor, row)) == {value}
 
     def teardown(self) -> None:
+        self.pool.check_integrity(deep=True)
         self.pool.close()
 
 
