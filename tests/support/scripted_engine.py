@@ -137,14 +137,19 @@ class ScriptedEngine:
     """Plays `script` for every request, each on a thread of its own (an EnginePort)."""
 
     def __init__(self, script: Script = say_hello, *, name: str = "scripted") -> None:
-        self.script = script
+        self._first_script = script
+        self._name = name
         self.tokenizer = ByteTokenizer()
+        self.reset()
+
+    def reset(self) -> None:
+        """As new: nothing submitted, the first script, an idle snapshot."""
+        self.script = self._first_script
         self.template = PlainTemplate(self.tokenizer)
-        self.model: ServedModel | None = ServedModel(name, 1_700_000_000, MAX_LEN, self.tokenizer, self.template)
+        self.model: ServedModel | None = ServedModel(self._name, 1_700_000_000, MAX_LEN, self.tokenizer, self.template)
         self.snapshot = idle_health()
         self.refusal: RequestError | None = None
         self.tickets: list[Ticket] = []
-        self.submitted = threading.Event()
         self.draining = False
 
     def submit(self, request: Request, sink: EventSink) -> None:
@@ -160,7 +165,6 @@ class ScriptedEngine:
             )
         ticket = Ticket(request, sink)
         self.tickets.append(ticket)
-        self.submitted.set()
         threading.Thread(target=self.script, args=(ticket,), daemon=True).start()
 
     def cancel(self, request_id: str) -> None:
