@@ -18,6 +18,14 @@ from kernels.cpu.backend import BackendChoice, choose
 from kernels.forms import RawTensor
 
 
+def kv_layout(config: LlamaConfig) -> KvLayout:
+    """How this runner keeps a slot's KV: two bytes an element."""
+    row_bytes = config.attention.kv_width * 2
+    return KvLayout(
+        tuple(KvTensor("engine", layer, part, row_bytes) for layer in range(config.layers) for part in ("k", "v"))
+    )
+
+
 class CpuRunner:
     """Implements `engine.runner.Runner` for a Llama-like model on the CPU.
 
@@ -48,10 +56,7 @@ class CpuRunner:
         self.vocab_size = config.vocab
         self.backend = self._program.name
         self.backend_reason = choice.reason
-        row_bytes = config.attention.kv_width * 2
-        self.layout = KvLayout(
-            tuple(KvTensor("engine", layer, part, row_bytes) for layer in range(config.layers) for part in ("k", "v"))
-        )
+        self.layout = kv_layout(config)
         self._base: NDArray[np.uint64] | None = None
         self._windows: NDArray[np.int64] = np.zeros(0, np.int64)
 

@@ -23,7 +23,7 @@ from tandem.flags import to_arguments, with_engine_flags
 from tandem.origins import Flags, resolve
 from tandem.paths import default_state_dir
 from tandem.register import LOG_NAME, Running, meant, read_launch, running
-from tandem.serve import find_model, prepare
+from tandem.serve import find_model, refuse_early
 from tandem.status import describe
 from tandem.wire import Address, Refused, Unreachable, get, health
 
@@ -129,7 +129,11 @@ def launch(flags: Flags, *, wait_s: float) -> None:
     Raises CommandError: with the engine's own exit code and the end of its log where it ends first, exit 4 where it is
     not ready in time (it goes on loading).
     """
-    settings = prepare(flags).settings
+    resolved = resolve(flags)
+    settings = resolved.settings
+    for text in resolved.notes:
+        output.warn(text)
+    refuse_early(resolved)
     find_model(settings.model)
     folder = state_dir(settings)
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +12,15 @@ import typer
 
 from engine.listening import PortInUse
 from engine.state_dir import StateDirLocked
-from tandem import output
+from tandem import logs, output
 from tandem.configure import check_free, check_host, engine_config, service_config, state_dir
 from tandem.exits import CommandError, Exit
 from tandem.flags import with_engine_flags
 from tandem.origins import Flags, Resolved, resolve
 from tandem.register import registered, write_launch
+
+log = logging.getLogger("tandem.serve")
+CPU_BACKEND_VARIABLE = "TANDEM_CPU_BACKEND"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -32,10 +37,20 @@ def serve(
 
     Settings come from flags, the environment, and the files that `tandem config show --origin` names.
     """
-    resolved = prepare(flags)
+    resolved = resolve(flags)
     settings = resolved.settings
+    logs.configure(settings.log_format)
+    for text in resolved.notes:
+        log.warning(text)
+    refuse_early(resolved)
     model, name = find_model(settings.model)
     folder = state_dir(settings)
+
+    # The kernels read it where they are chosen, far from any configuration.
+    if settings.cpu_backend == "auto":
+        os.environ.pop(CPU_BACKEND_VARIABLE, None)
+    else:
+        os.environ[CPU_BACKEND_VARIABLE] = settings.cpu_backend
 
     from engine.service import run
 
@@ -48,14 +63,10 @@ def serve(
     raise typer.Exit(code)
 
 
-def prepare(flags: Flags) -> Resolved:
-    """Resolve the settings, say what a person should know, and refuse what could not be served anyway."""
-    resolved = resolve(flags)
-    for text in resolved.notes:
-        output.warn(text)
+def refuse_early(resolved: Resolved) -> None:
+    """Refuse what could not be served anyway, before a model is fetched or read."""
     check_host(resolved)
     check_free(resolved.settings)
-    return resolved
 
 
 def find_model(wanted: str) -> tuple[Path, str]:

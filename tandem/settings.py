@@ -101,6 +101,13 @@ class Settings:
         flag=True,
     )
 
+    cpu_backend: str = _row(
+        MODEL,
+        OneOf(("auto", "native", "torch")),
+        "auto",
+        "How the CPU computes: kernels compiled on this box, torch, or auto: compiled where a compiler is present.",
+    )
+
     parallel: int = _row(
         SLOTS,
         Whole(1, 1024),
