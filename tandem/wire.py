@@ -191,10 +191,17 @@ async def _read_head(address: Address, reader: asyncio.StreamReader) -> tuple[in
 async def _read_chunks(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
     """The body as it arrives, by whichever of HTTP/1.1's three framings the answer has."""
     if headers.get("transfer-encoding", "").lower() == "chunked":
-        while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+        while size := _chunk_size(await reader.readuntil(b"\r\n")):
             yield (await reader.readexactly(size + 2))[:-2]
         return
     left = int(headers.get("content-length", -1))
     while left and (chunk := await reader.read(65536 if left < 0 else min(left, 65536))):
         left -= len(chunk) if left > 0 else 0
         yield chunk
+
+
+def _chunk_size(line: bytes) -> int:
+    try:
+        return int(line.split(b";")[0], 16)
+    except ValueError:
+        raise CommandError(f"the answer is no HTTP: {line[:40]!r} where a chunk's size should be") from None
