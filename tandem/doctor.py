@@ -255,10 +255,9 @@ def _model(settings: Settings, reading: MemoryReading, floors: Floors) -> tuple[
 
 def _advise(path: Path, settings: Settings, reading: MemoryReading, floors: Floors) -> SlotAdvice:
     """Raises DamagedModel or UnsupportedModel."""
-    from engine.models.gguf_config import llama_config
-
     from engine.boot import SIDE_WINDOW
     from engine.cpu_runner import kv_layout
+    from engine.models.gguf_config import llama_config
     from engine.weights.gguf import open_gguf
 
     file = open_gguf(path)

@@ -123,6 +123,7 @@ def _cell(text: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/settings.md": settings_page,
+    "docs/commands.md": commands_page,
     "ops/serve.env": serve_env,
 }
 
