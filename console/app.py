@@ -54,10 +54,14 @@ class SnapshotMissed(Message):
 
 
 class ConsoleApp(App[int]):
-    """The whole screen. `source` is asked every `poll_s`; `clock` gives monotonic seconds (a fake one in tests)."""
+    """The whole screen. `source` is asked every `poll_s`, after a failure every `retry_s`.
+
+    `clock` gives monotonic seconds (a fake one in tests).
+    """
 
     TITLE = "tandem console"
     ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = None
     BINDINGS = [  # noqa: RUF012 -- Textual reads a plain list
         Binding(action.keys, action.name, action.label, show=False, priority=action.always) for action in ACTIONS
     ]
@@ -65,20 +69,28 @@ class ConsoleApp(App[int]):
     Screen {
         background: #121212;
         overflow: hidden;
+        layers: default above;
         &:nocolor { background: ansi_default; }
     }
     """
 
     def __init__(
-        self, source: HealthSource, *, clock: Callable[[], float] = time.monotonic, poll_s: float = POLL_S
+        self,
+        source: HealthSource,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        poll_s: float = POLL_S,
+        retry_s: float = RETRY_S,
     ) -> None:
         plain = "NO_COLOR" in os.environ
         # Textual strips colour altogether only where it lets the terminal's own colours through.
         super().__init__(ansi_color=plain)
         self._look = plain_look() if plain else colour_look()
+        self.board = Board(self._look)
         self._source = source
         self._clock = clock
         self._poll_s = poll_s
+        self._retry_s = retry_s
         self._history = History()
         self._latest: tuple[Health, float] | None = None
         self._held: tuple[Health, float] | None = None
@@ -86,19 +98,14 @@ class ConsoleApp(App[int]):
         self._filter = ""
 
     def compose(self) -> ComposeResult:
-        yield Board(self._look)
+        yield self.board
         yield FilterBar()
-
-    @property
-    def board(self) -> Board:
-        return self.screen_stack[0].query_one(Board)
 
     def on_mount(self) -> None:
         self.animation_level = "none"
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, self.exit, 128 + signum)
-        self.set_focus(None)
         self._show()
         # Staleness grows while an answer hangs, so it is looked at between answers too.
         self.set_interval(1.0, self._show)
@@ -113,7 +120,7 @@ class ConsoleApp(App[int]):
                 health = await self._source.fetch()
             except Unreachable as error:
                 self.post_message(SnapshotMissed(str(error)))
-                pause = RETRY_S
+                pause = self._retry_s
             else:
                 self.post_message(SnapshotArrived(health, self._clock()))
             await asyncio.sleep(max(0.05, pause - (self._clock() - started)))

@@ -12,7 +12,8 @@ BORDER_ROWS = 2
 NARROW = 72
 SHORT = 20
 WIDE = 160
-# The fewest rows, borders included, that the panels under the lanes are worth showing in, by the lanes' form.
+# The fewest rows, borders included, that the panels under the lanes are left with; and wanted by the lanes' form.
+_LEAST_BELOW = 8
 _ROOM_BELOW = {3: 14, 2: 10, 1: 9}
 
 
@@ -40,12 +41,14 @@ class Box(NamedTuple):
 class Facts:
     """What of the content decides the arrangement: kept this small so that the screen seldom moves.
 
-    `reasons` counts lanes that carry a reason line; `pool_slots` the slots that the pool lists.
+    `reasons` counts lanes that carry a reason line; `pool_slots` the slots that the pool lists,
+    `queued` the waiting requests, of which two are given room for a sentence each.
     """
 
     lanes: int = 0
     reasons: int = 0
     pool_slots: int = 0
+    queued: int = 0
     zoom: Region | None = None
 
 
@@ -72,7 +75,7 @@ def arrange(width: int, height: int, facts: Facts) -> Arrangement:
         return Arrangement(boxes | _narrow(width, body, facts), 1)
     form = _form(body, facts)
     lanes = _lane_rows(form, facts)
-    lanes = max(BORDER_ROWS + 1, min(lanes, body - _ROOM_BELOW[1]))
+    lanes = max(BORDER_ROWS + 1, min(lanes, body - _LEAST_BELOW))
     placed = _wide(width, body, lanes, facts) if width >= WIDE else _normal(width, body, lanes, facts)
     return Arrangement(boxes | placed, form)
 
@@ -82,8 +85,12 @@ def _lane_rows(form: int, facts: Facts) -> int:
 
 
 def _form(body: int, facts: Facts) -> int:
-    """The roomiest form in which every lane shows while the panels below keep their room."""
-    return next((form for form in (3, 2) if _lane_rows(form, facts) + _ROOM_BELOW[form] <= body), 1)
+    """The roomiest form in which every lane shows while the panels below keep their room.
+
+    Reason rows do not count: a lane that starts to wait must not change how all the others look.
+    """
+    lanes = max(1, facts.lanes)
+    return next((form for form in (3, 2) if lanes * form + BORDER_ROWS + _ROOM_BELOW[form] <= body), 1)
 
 
 def _pool_rows(facts: Facts) -> int:
@@ -94,7 +101,8 @@ def _pool_rows(facts: Facts) -> int:
 def _normal(width: int, body: int, lanes: int, facts: Facts) -> dict[Region, Box]:
     """Lanes over the whole width; below them pool beside memory, then queue beside roles."""
     rest = body - lanes
-    upper = min(_pool_rows(facts), max(rest // 2 + rest % 2, rest - 10))
+    queue = BORDER_ROWS + 3 * min(2, max(1, facts.queued))
+    upper = min(_pool_rows(facts), max(4, rest // 2 + rest % 2 if rest >= 2 * queue else rest - queue))
     lower = rest - upper
     left = width // 2
     wide_left = max(left, round(width * 0.56))

@@ -61,15 +61,15 @@ def stacked(parts: Sequence[Part], total: float, width: int, rest: Part) -> Line
     return tuple(spans)
 
 
-def sparkline(values: Sequence[float], width: int, tone: Tone, top: float | None = None) -> Line:
+def sparkline(values: Sequence[float], width: int, tone: Tone) -> Line:
     """The latest `width` values as eighths of a cell, newest at the right; zero is a dim base line.
 
-    `top` is the value of a full cell; by default the largest one shown.
+    A full cell stands for a little more than the largest value shown, so that a steady rate is no solid block.
     """
     if width <= 0:
         return ()
     shown = list(values[-width:])
-    ceiling = top if top is not None else max(shown, default=0.0)
+    ceiling = max(shown, default=0.0) * 1.3
     spans: list[Span] = []
     missing = width - len(shown)
     run, run_tone = "▁" * missing, Tone.TRACK

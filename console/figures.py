@@ -21,6 +21,12 @@ def size(count: int | None) -> str:
     return f"{value:.0f} {unit}" if abs(value) >= 99.95 else f"{value:.1f} {unit}"
 
 
+def short_size(amount: int) -> str:
+    """Bytes in at most five characters, for narrow columns: `45.0M`, `1.4G`."""
+    figure, unit = size(amount).split(" ")
+    return figure + unit[0]
+
+
 def count(number: int) -> str:
     """An integer with thousands apart: `12,288`."""
     return f"{number:,}"

@@ -76,6 +76,8 @@ _PLAIN_BOLD = {
     Tone.BAR_READ,
 }
 
+_PLAIN_DIM = {Tone.FAINT, Tone.BORDER, Tone.TRACK, Tone.IDLE, Tone.FREE, Tone.KEPT}
+
 
 @dataclass(frozen=True)
 class Look:
@@ -94,7 +96,10 @@ def colour_look() -> Look:
 
 def plain_look() -> Look:
     """The look where no colour may be sent."""
-    return Look({tone: Style(bold=True) if tone in _PLAIN_BOLD else Style() for tone in Tone}, plain=True)
+    bold, dim, normal = Style(bold=True), Style(dim=True), Style()
+    return Look(
+        {tone: bold if tone in _PLAIN_BOLD else dim if tone in _PLAIN_DIM else normal for tone in Tone}, plain=True
+    )
 
 
 def faded(look: Look) -> Look:

@@ -52,11 +52,12 @@ def frame_lines(view: ScreenView, width: int) -> list[Line]:
     """The frame as lines of `width` cells: header, then every panel whole, one under another."""
     facts: Facts = paint.facts(view, width)
     form = arrange(width, _TALL, facts).lane_form
-    rows = list(paint.lines(Region.HEADER, view, Arrangement({Region.HEADER: Box(0, 0, width, 2)}, form)))
+    rows = list(paint.bar(Region.HEADER, view, Arrangement({Region.HEADER: Box(0, 0, width, 2)}, form)))
     for panel in PANELS:
         tall = Arrangement({panel: Box(0, 0, width, _TALL)}, form)
-        height = len(paint.sheet(panel, view, tall).body) + 2
-        rows += paint.lines(panel, view, Arrangement({panel: Box(0, 0, width, height)}, form))
+        sheet = paint.sheet(panel, view, tall)
+        exact = Arrangement({panel: Box(0, 0, width, len(sheet.body) + 2)}, form)
+        rows += paint.panel(panel, sheet, exact, 0, focused=False)
     return [fit(row, width) for row in rows]
 
 

@@ -13,11 +13,12 @@ def facts(view: ScreenView, width: int, zoom: Region | None = None) -> Facts:
     """What of the frame decides the arrangement at a screen `width` cells wide."""
     if view.lanes is None or view.pool is None:
         return Facts(lanes=4, pool_slots=4, zoom=zoom)
-    reason_width = max(10, width - 14)
+    reason_width = max(10, width - 15)
     return Facts(
-        lanes=view.lanes.slots,
+        lanes=view.lanes.slots or 4,
         reasons=sum(len(wrap(lane.reason, reason_width)) for lane in view.lanes.lanes if lane.busy and lane.reason),
-        pool_slots=len(view.pool.slots),
+        pool_slots=len(view.pool.slots) or 4,
+        queued=min(2, view.queue_total),
         zoom=zoom,
     )
 
@@ -41,14 +42,34 @@ def sheet(region: Region, view: ScreenView, arrangement: Arrangement) -> Sheet:
             raise ValueError(f"{region} has no frame")
 
 
-def lines(
-    region: Region, view: ScreenView, arrangement: Arrangement, offset: int = 0, focused: Region | None = None
-) -> tuple[Line, ...]:
-    """The region's lines, exactly as many and as wide as its box."""
+def parts_shown(region: Region, view: ScreenView) -> tuple[object, ...]:
+    """All of the frame that the region draws from: while this is equal, so are its lines."""
+    missing = (view.lanes is None, view.textures)
+    match region:
+        case Region.HEADER:
+            return (view.header, view.link.url, *missing)
+        case Region.LANES:
+            return (view.lanes, view.loading, view.header.freshness if view.lanes is None else "", *missing)
+        case Region.POOL:
+            return (view.pool, *missing)
+        case Region.MEMORY:
+            return (view.memory, *missing)
+        case Region.QUEUE:
+            return (view.queue, view.queue_total, *missing)
+        case Region.ROLES:
+            return (view.roles, *missing)
+        case Region.FOOTER:
+            return (view.link.url,)
+
+
+def bar(region: Region, view: ScreenView, arrangement: Arrangement) -> tuple[Line, ...]:
+    """The lines of a region without a frame, exactly as many and as wide as its box."""
     box = arrangement.boxes[region]
-    if region is Region.HEADER:
-        return header.header(view, box.width)[: box.height]
-    if region is Region.FOOTER:
-        return header.footer(view, box.width)[: box.height]
-    frame = Frame(box.width, box.height, offset, PANELS.index(region) + 1, focused is region)
-    return framed(sheet(region, view, arrangement), frame)
+    draw = header.header if region is Region.HEADER else header.footer
+    return draw(view, box.width)[: box.height]
+
+
+def panel(region: Region, shown: Sheet, arrangement: Arrangement, offset: int, *, focused: bool) -> tuple[Line, ...]:
+    """The lines of a framed panel, exactly as many and as wide as its box."""
+    box = arrangement.boxes[region]
+    return framed(shown, Frame(box.width, box.height, offset, PANELS.index(region) + 1, focused))

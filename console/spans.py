@@ -60,14 +60,22 @@ def literal(text: str) -> str:
     return "".join(shown)
 
 
+def cells(text: str) -> int:
+    """Terminal cells of a text; most of the screen is ASCII, for which no table is needed."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def width_of(line: Line) -> int:
     """Cells the line takes."""
-    return sum(cell_len(span.text) for span in line)
+    total = 0
+    for text, _ in line:
+        total += len(text) if text.isascii() else cell_len(text)
+    return total
 
 
 def clip(text: str, width: int) -> str:
     """The text cut to at most `width` cells, with an ellipsis where something was cut."""
-    if cell_len(text) <= width:
+    if cells(text) <= width:
         return text
     if width <= 0:
         return ""
@@ -77,7 +85,7 @@ def clip(text: str, width: int) -> str:
 def column(text: str, width: int, align: Align = Align.LEFT) -> str:
     """The text in exactly `width` cells."""
     text = clip(text, width)
-    gap = " " * (width - cell_len(text))
+    gap = " " * (width - cells(text))
     return gap + text if align is Align.RIGHT else text + gap
 
 
@@ -86,14 +94,14 @@ def fit(line: Line, width: int, fill: Tone = Tone.TEXT) -> Line:
     fitted: list[Span] = []
     room = width
     for span in line:
-        cells = cell_len(span.text)
-        if cells > room:
+        used = cells(span.text)
+        if used > room:
             if room:
                 fitted.append(Span(column(span.text, room), span.tone))
             return tuple(fitted)
-        if cells:
+        if used:
             fitted.append(span)
-        room -= cells
+        room -= used
     if room:
         fitted.append(Span(" " * room, fill))
     return tuple(fitted)
@@ -130,12 +138,12 @@ def wrap(text: str, width: int) -> list[str]:
     current = ""
     for word in text.split(" "):
         joined = f"{current} {word}" if current else word
-        if cell_len(joined) <= width:
+        if cells(joined) <= width:
             current = joined
             continue
         if current:
             lines.append(current)
-        pieces = chop_cells(word, width) if cell_len(word) > width else [word]
+        pieces = chop_cells(word, width) if cells(word) > width else [word]
         lines.extend(pieces[:-1])
         current = pieces[-1]
     lines.append(current)

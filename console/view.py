@@ -288,7 +288,7 @@ def _header(health: Health | None, track: Track, link: Link) -> HeaderView:
     elif link.paused:
         freshness = f"paused {figures.span(link.age_s)} ago"
     elif link.stale:
-        freshness = f"no update for {figures.span(link.age_s)}"
+        freshness = f"no update for {figures.span(link.age_s)}" + (f", {literal(link.error)}" if link.error else "")
     if health is None:
         return HeaderView(literal(link.url), "", "", word, freshness, True, link.paused, 0.0, (), 0, 0, (), ())
     model = health.model

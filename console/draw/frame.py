@@ -63,8 +63,8 @@ def _top(sheet: Sheet, frame: Frame, edge: Tone) -> Line:
     name: Line = (Span(" "), Span(digit, Tone.KEY), Span(f"{marker}{sheet.title}", Tone.TITLE), Span(" "))
     room = frame.width - 4 - width_of(name)
     summary = sheet.summary
-    if summary and width_of(summary) + 3 > room:
-        summary = fit(summary, room - 3) if room >= 12 else ()
+    while summary and width_of(summary) + 2 > room:
+        summary = summary[:-1]
     right: Line = (Span(" "), *summary, Span(" ")) if summary else ()
     gap = room - width_of(right)
     if gap < 0:
@@ -82,7 +82,7 @@ def _bottom(sheet: Sheet, width: int, edge: Tone, offset: int, below: int) -> Li
         )
     room = width - 4 - width_of((Span(more),))
     foot: Line = (Span(" "), *sheet.foot, Span(" ")) if sheet.foot else ()
-    if width_of(foot) > room:
-        foot = ()
+    while foot and width_of(foot) > room:
+        foot = (*foot[:-2], foot[-1]) if len(foot) > 3 else ()
     gap = max(0, room - width_of(foot))
     return (Span("╰─", edge), Span(more, Tone.WAIT), Span("─" * gap, edge), *foot, Span("─╯", edge))

@@ -39,16 +39,16 @@ def _identity(view: ScreenView, width: int) -> Line:
 def _throughput(view: ScreenView, width: int) -> Line:
     head = view.header
     if view.lanes is None:
-        return fit((Span(f"   {view.link.url}", Tone.BAR_DIM),), width, Tone.BAR_TEXT)
+        return fit((Span("   no snapshot yet", Tone.BAR_DIM),), width, Tone.BAR_TEXT)
     speed = figures.NONE if head.stale else figures.rate(head.tok_s)
     speed_tone = Tone.BAR_GOOD if head.tok_s > 0 and not head.stale else Tone.BAR_DIM
-    curve_width = min(60, max(10, width // 4))
+    curve_width = min(60, max(8, width // 4 - 3))
     curve = tuple(
-        Span(span.text, Tone.BAR_DIM if span.tone is Tone.TRACK else Tone.BAR_GOOD)
+        Span(span.text, Tone.BAR_DIM if span.tone is Tone.TRACK or head.stale else Tone.BAR_GOOD)
         for span in sparkline(head.rates, curve_width, Tone.GOOD)
     )
-    waiting = Tone.BAR_WAIT if head.waiting else Tone.BAR_DIM
-    running = Tone.BAR_GOOD if head.running else Tone.BAR_DIM
+    waiting = Tone.BAR_WAIT if head.waiting and not head.stale else Tone.BAR_DIM
+    running = Tone.BAR_GOOD if head.running and not head.stale else Tone.BAR_DIM
     fixed: Line = (
         Span(f" {speed:>7} ", speed_tone),
         Span("tok/s ", Tone.BAR_DIM),
@@ -57,9 +57,8 @@ def _throughput(view: ScreenView, width: int) -> Line:
         Span(f"▶ {head.running} running", running),
         Span("   ", Tone.BAR_TEXT),
         Span(f"◔ {head.waiting} waiting", waiting),
-        Span("   ", Tone.BAR_TEXT),
     )
-    room = width - width_of(fixed) - 1
+    room = width - width_of(fixed) - 4
     troubles = [(Span(text, Tone.BAR_BAD),) for text in head.trouble]
     facts = [(Span(text, Tone.BAR_DIM),) for text in head.totals]
     more = tuple(

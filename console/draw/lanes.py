@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from console import figures
 from console.bars import AHEAD, TRACK, Part, progress, sparkline, stacked
 from console.draw.frame import Sheet
-from console.spans import Align, Line, Span, column, fit, parts, spread, wrap
+from console.spans import Align, Line, Span, column, parts, spread, wrap
 from console.tones import Tone
 from console.view import LanesView, LaneView, ScreenView
 
@@ -19,18 +20,22 @@ class _Columns:
     """Widths that keep every lane's figures under one another."""
 
     text: int
-    curve: int
     bar: int
+
+    @property
+    def curve(self) -> int:
+        # Ends where the figures under it begin, so that the client stands over the token counts.
+        return self.bar + 12 - self.text
 
 
 def _columns(width: int) -> _Columns:
     if width >= 150:
-        return _Columns(text=34, curve=40, bar=56)
+        return _Columns(text=34, bar=60)
     if width >= 104:
-        return _Columns(text=30, curve=24, bar=44)
+        return _Columns(text=26, bar=40)
     if width >= 90:
-        return _Columns(text=26, curve=16, bar=28)
-    return _Columns(text=22, curve=12, bar=14)
+        return _Columns(text=22, bar=28)
+    return _Columns(text=22, bar=20)
 
 
 def lanes(view: ScreenView, width: int, form: int) -> Sheet:
@@ -110,14 +115,16 @@ def _loading(view: ScreenView, width: int) -> tuple[Line, ...]:
     )
 
 
-def _lane(lane: LaneView, width: int, form: int) -> list[Line]:
+# A lane that stands still is drawn once, not four times a second.
+@lru_cache(maxsize=64)
+def _lane(lane: LaneView, width: int, form: int) -> tuple[Line, ...]:
     columns = _columns(width)
     # One cell is the edge that holds a lane's rows together.
     width -= 1
     if form == 1:
         rows = [_one_row(lane, width)]
     elif form == 2:
-        rows = [_head(lane, width, columns), _both_bars(lane, width, columns)]
+        rows = [_head(lane, width, columns), _both_bars(lane, width)]
     else:
         rows = [_head(lane, width, columns), _progress_row(lane, width, columns), _window_row(lane, width, columns)]
     edge = Span("▎", lane.word.tone)
@@ -126,7 +133,7 @@ def _lane(lane: LaneView, width: int, form: int) -> list[Line]:
         wrapped = wrap(lane.reason, max(10, width - len(lead.text)))
         rows.append((lead, Span(wrapped[0], Tone.WAIT)))
         rows += [(Span(" " * len(lead.text)), Span(text, Tone.WAIT)) for text in wrapped[1:]]
-    return [(edge, *row) for row in rows]
+    return tuple((edge, *row) for row in rows)
 
 
 def _name(lane: LaneView) -> Line:
@@ -164,14 +171,13 @@ def _task(lane: LaneView) -> tuple[str, float, float, Tone]:
     return "answer", lane.done, lane.limit, Tone.GOOD
 
 
-def _facts(lane: LaneView) -> list[Line]:
+def _facts(lane: LaneView, pad: int) -> list[Line]:
     # Padded to common widths: the same fact stands under itself from lane to lane.
     facts: list[Line] = []
     if lane.reading:
-        if lane.left:
-            facts.append((Span("left ", Tone.DIM), Span(column(lane.left, 8), Tone.STRONG)))
+        facts.append((Span("left ", Tone.DIM), Span(column(lane.left or figures.NONE, pad), Tone.STRONG)))
     elif lane.ttft:
-        facts.append((Span("ttft ", Tone.DIM), Span(column(lane.ttft, 8), Tone.TEXT)))
+        facts.append((Span("ttft ", Tone.DIM), Span(column(lane.ttft, pad), Tone.TEXT)))
     facts.append((Span("cached ", Tone.DIM), Span(column(lane.cached, 5), Tone.TEXT)))
     if lane.per_round:
         facts.append((Span(lane.per_round, Tone.TEXT), Span(" tok/round", Tone.DIM)))
@@ -180,7 +186,7 @@ def _facts(lane: LaneView) -> list[Line]:
 
 def _progress_row(lane: LaneView, width: int, columns: _Columns) -> Line:
     if not lane.busy:
-        return (Span(" " * _MARGIN_LEFT + column("answer", 8), Tone.FAINT), Span("·" * columns.bar, Tone.TRACK))
+        return (Span(" " * _MARGIN_LEFT + column("answer", 8), Tone.FAINT), Span(TRACK * columns.bar, Tone.TRACK))
     label, done, total, tone = _task(lane)
     lead: Line = (
         Span(" " * _MARGIN_LEFT + column(label, 8), Tone.DIM),
@@ -189,7 +195,7 @@ def _progress_row(lane: LaneView, width: int, columns: _Columns) -> Line:
         Span(column(f"{figures.count(int(done))}/{figures.count(int(total))} tok", 20), Tone.TEXT),
     )
     room = width - _MARGIN_LEFT - 8 - columns.bar - 9 - 20
-    return (*lead, *parts(_facts(lane), room))
+    return (*lead, *parts(_facts(lane, 8), room))
 
 
 def _window_bar(lane: LaneView, width: int) -> Line:
@@ -213,43 +219,51 @@ def _window_row(lane: LaneView, width: int, columns: _Columns) -> Line:
     room = width - _MARGIN_LEFT - 8 - columns.bar - 9 - 20
     committed: list[Line] = [
         (Span(column(figures.size(lane.committed_bytes), 13), Tone.DIM),),
-        (Span(f"{figures.count(lane.committed)} rows", Tone.DIM),),
+        (Span(f"{figures.count(lane.committed)} committed", Tone.DIM),),
     ]
     return (*lead, *parts(committed, room))
 
 
-def _both_bars(lane: LaneView, width: int, columns: _Columns) -> Line:
+def _both_bars(lane: LaneView, width: int) -> Line:
+    """Progress and window side by side, for screens that have two rows a lane."""
+    bar = max(8, (width - 59) // 2) if width < 104 else 24
     rows = lane.rows if lane.busy else lane.kept
     if lane.busy:
         _, done, total, tone = _task(lane)
         left: Line = (
-            *progress(done, total, columns.bar, tone),
-            Span(f" {column(f'{figures.brief(int(done))}/{figures.brief(int(total))} tok', 15)}", Tone.TEXT),
+            *progress(done, total, bar, tone),
+            Span(f" {column(f'{figures.brief(int(done))}/{figures.brief(int(total))} tok', 14)}", Tone.TEXT),
         )
     else:
-        left = (Span("·" * columns.bar, Tone.TRACK), Span(" " * 16))
+        left = (Span(TRACK * bar, Tone.TRACK), Span(" " * 15))
     used: Line = (
-        *_window_bar(lane, columns.bar),
+        Span("win ", Tone.DIM),
+        *_window_bar(lane, bar),
         Span(
-            f" {column(f'{figures.brief(rows)}/{figures.brief(lane.window)} rows', 16)}",
+            f" {column(f'{figures.brief(rows)}/{figures.brief(lane.window)}', 11)}",
             Tone.TEXT if lane.busy else Tone.DIM,
         ),
     )
-    room = width - _MARGIN_LEFT - 2 * columns.bar - 33
-    return (Span(" " * _MARGIN_LEFT), *left, *used, *parts(_facts(lane), room))
+    room = width - 4 - 2 * bar - 31
+    return (Span("    "), *left, *used, *(parts(_facts(lane, 6), room, " ") if lane.busy else ()))
 
 
 def _one_row(lane: LaneView, width: int) -> Line:
-    state = (*_name(lane), Span(f"{lane.word.glyph} ", lane.word.tone), Span(column(lane.text, 20), lane.word.tone))
+    """Everything that matters most in one row; what has no room is a digit key away."""
     rows = lane.rows if lane.busy else lane.kept
-    used = (*_window_bar(lane, 8), Span(f" {column(figures.percent(rows, lane.window), 5, Align.RIGHT)}", Tone.DIM))
-    if not lane.busy:
-        return fit((*state, Span(" " * 10), *used), width)
     _, done, total, tone = _task(lane)
-    share = (*progress(done, total, 8, tone), Span(" "))
-    tokens: Line = (Span(f"{figures.brief(int(done))}/{figures.brief(int(total))}", Tone.TEXT),)
-    room = width - 52
-    return fit(
-        (*state, Span(" "), *share, *used, Span(" "), *parts([tokens, (Span(lane.client, Tone.DIM),)], room, " ")),
-        width,
+    tokens = f"{figures.brief(int(done))}/{figures.brief(int(total))}" if lane.busy else ""
+    bar = 6 if width < 64 else 10
+    room = width - 47 - bar
+    more: list[Line] = []
+    if lane.busy:
+        more = [(Span(column(lane.client, 12), Tone.DIM),), progress(done, total, 10, tone), *_facts(lane, 6)]
+    return (
+        *_name(lane),
+        Span(f"{lane.word.glyph} ", lane.word.tone),
+        Span(column(lane.text, 19), lane.word.tone),
+        Span(f" {column(tokens, 10)} ", Tone.TEXT),
+        *_window_bar(lane, bar),
+        Span(f" {column(figures.percent(rows, lane.window), 5, Align.RIGHT)} ", Tone.DIM),
+        *parts(more, room),
     )

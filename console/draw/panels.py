@@ -35,19 +35,27 @@ def pool(view: ScreenView, width: int, height: int) -> Sheet:
     ]
     apart: list[Line] = [
         (Span("peak ", Tone.DIM), Span(figures.size(shown.peak), Tone.TEXT)),
-        (Span("reserved ", Tone.DIM), Span(figures.size(shown.reserved), Tone.TEXT)),
+        (Span("of the reserved range ", Tone.DIM), Span(figures.percent(shown.committed, shown.reserved), Tone.TEXT)),
     ]
-    tail = [parts(apart, width, " · "), parts(kinds, width, " · "), parts(counters, width, " · ")]
-    room = max(1, height - len(tail))
-    rows = _slot_rows(shown, width, room)
-    foot: Line = (Span(f"{shown.backend}, {figures.size(shown.page)} a page", Tone.DIM),)
+    if shown.refused:
+        counters.reverse()
+    if height >= len(shown.slots) + 3:
+        tail = [parts(apart, width, " · "), parts(kinds, width, " · "), parts(counters, width, " · ")]
+    else:
+        tail = [parts([*apart[:1], *kinds], width, " · "), parts(counters, width, " · ")]
+    rows = _slot_rows(shown, width, max(1, height - len(tail)))
+    foot: Line = (
+        Span(f"reserved {figures.size(shown.reserved)} of addresses", Tone.DIM),
+        Span(f", {figures.size(shown.page)} a page", Tone.DIM),
+        Span(f", {shown.backend}", Tone.DIM),
+    )
     return Sheet("kv pool", summary, (*rows, *tail), foot)
 
 
 def _slot_rows(shown: PoolView, width: int, room: int) -> list[Line]:
     """A bar a slot, in as many columns as the rows there are make necessary and the width allows."""
     count = len(shown.slots)
-    across = max(1, min(-(-count // room), max(1, (width + 2) // 22)))
+    across = max(1, min(-(-count // room), max(1, (width + 2) // 19)))
     cell = (width - 2 * (across - 1)) // across
     down = -(-count // across) if count else 0
     rows: list[Line] = []
@@ -85,10 +93,9 @@ def memory(view: ScreenView, width: int, height: int) -> Sheet:
     if shown.unnamed:
         filled.append(Part(shown.unnamed, Tone.FAINT, "▁"))
     bar = stacked(filled, shown.total, width, Part(0, Tone.FREE, "·" if view.textures else "░"))
-    body = [bar, _floors(shown, width)]
-    body += _legend(shown, width, max(1, height - 2), view.textures)
-    body += [(Span(text, Tone.DIM),) for text in shown.others]
-    return Sheet("memory", summary, tuple(body))
+    legend = _legend(shown, width, max(1, height - 2), view.textures)
+    body = [bar, _floors(shown, width), *legend, *((Span(text, Tone.DIM),) for text in shown.others)]
+    return Sheet("memory", summary, tuple(body[:1] + body[2:] if len(body) > height > 1 else body), _foot(shown))
 
 
 def _floors(shown: MemoryView, width: int) -> Line:
@@ -97,32 +104,40 @@ def _floors(shown: MemoryView, width: int) -> Line:
     def place(floor: int) -> int:
         return min(width - 1, max(0, round((shown.total - floor) / shown.total * width))) if shown.total else 0
 
-    tone = Tone.DIM
-    if shown.available <= shown.hard_floor:
-        tone = Tone.BAD_STRONG
-    elif shown.available <= shown.floor:
-        tone = Tone.WAIT_STRONG
     soft = min(place(shown.floor), width - 2)
     hard = max(place(shown.hard_floor), soft + 1)
-    label = f"△ floor {figures.size(shown.floor)}  ▲ hard floor {figures.size(shown.hard_floor)}"
-    if len(label) + 2 > soft:
-        label = f"△ {figures.size(shown.floor)}  ▲ {figures.size(shown.hard_floor)}"
-    lead = column(label, soft)
-    return (Span(lead, tone), Span("△", tone), Span(" " * (hard - soft - 1)), Span("▲", tone))
+    tone = _floor_tone(shown)
+    return (Span(" " * soft), Span("△", tone), Span(" " * (hard - soft - 1)), Span("▲", tone))
+
+
+def _foot(shown: MemoryView) -> Line:
+    """What the floor marks stand for."""
+    tone = _floor_tone(shown)
+    return (
+        Span(f"△ floor {figures.size(shown.floor)}", tone),
+        Span(f"  ▲ hard {figures.size(shown.hard_floor)}", tone),
+    )
+
+
+def _floor_tone(shown: MemoryView) -> Tone:
+    if shown.available <= shown.hard_floor:
+        return Tone.BAD_STRONG
+    return Tone.WAIT_STRONG if shown.available <= shown.floor else Tone.DIM
 
 
 def _legend(shown: MemoryView, width: int, room: int, textures: bool) -> list[Line]:
     entries: list[tuple[str, Tone, str, int]] = [
-        (part.glyph * 2 if textures else FILL, part.tone, part.label, part.held) for part in shown.parts
+        (part.glyph if textures else FILL, part.tone, part.label, part.held) for part in shown.parts
     ]
     if shown.unnamed:
-        entries.append(("▁▁" if textures else FILL, Tone.FAINT, "unnamed", shown.unnamed))
-    entries.append(("··" if textures else "░", Tone.DIM, "free", shown.available))
+        entries.append(("▁" if textures else FILL, Tone.FAINT, "unnamed", shown.unnamed))
+    entries.append(("·" if textures else "░", Tone.DIM, "free", shown.available))
     across = max(1, min(3 if width >= 66 else 2, width // 18))
     while across > 1 and -(-len(entries) // (across - 1)) <= room and width // across < 24:
         across -= 1
     down = -(-len(entries) // across)
     cell = (width - 2 * (across - 1)) // across
+    named = figures.size if cell >= 22 else figures.short_size
     rows: list[Line] = []
     for row in range(down):
         line: list[Span] = []
@@ -133,7 +148,7 @@ def _legend(shown: MemoryView, width: int, room: int, textures: bool) -> list[Li
             glyph, tone, label, held = entries[index]
             if place:
                 line.append(Span("  "))
-            figure = figures.size(held)
+            figure = named(held)
             line += [
                 Span(f"{glyph} ", tone),
                 Span(column(label, cell - 1 - len(glyph) - len(figure)), Tone.DIM),

@@ -43,16 +43,24 @@ class RegionWidget(Widget):
         self._rows: tuple[Line, ...] = ()
         self._strips: list[Strip] = []
         self._live = True
+        self._drawn: tuple[object, ...] = ()
 
     def draw(self, view: ScreenView, arrangement: Arrangement, focused: Region | None) -> None:
         """Take in a frame; ask for a repaint of exactly the rows that changed."""
         if self.region_name not in arrangement.boxes:
             return
-        if self.region_name in PANELS:
-            sheet = paint.sheet(self.region_name, view, arrangement)
-            limit = scroll_limit(sheet, arrangement.boxes[self.region_name].height)
-            self.offset_rows = min(self.offset_rows, limit)
-        rows = paint.lines(self.region_name, view, arrangement, self.offset_rows, focused)
+        name = self.region_name
+        box = arrangement.boxes[name]
+        drawn = (paint.parts_shown(name, view), box, arrangement.lane_form, self.offset_rows, focused is name)
+        if drawn == self._drawn:
+            rows = self._rows
+        elif name not in PANELS:
+            rows = paint.bar(name, view, arrangement)
+        else:
+            sheet = paint.sheet(name, view, arrangement)
+            self.offset_rows = min(self.offset_rows, scroll_limit(sheet, box.height))
+            rows = paint.panel(name, sheet, arrangement, self.offset_rows, focused=focused is name)
+        self._drawn = drawn
         live = not (view.link.stale and view.lanes is not None) or self.region_name not in PANELS
         before, self._rows = self._rows, rows
         if live is not self._live or len(before) != len(rows):

@@ -17,10 +17,11 @@ class FilterBar(Input):
     DEFAULT_CSS = """
     FilterBar {
         display: none;
+        layer: above;
         dock: bottom;
         height: 1;
         border: none;
-        padding: 0 1;
+        padding: 0 1 !important;
         background: #303030;
         color: #eeeeee;
         &:focus { border: none; }

@@ -31,7 +31,7 @@ class HelpScreen(ModalScreen[None]):
         &:nocolor { background: ansi_default; }
     }
     HelpScreen > VerticalScroll {
-        width: 78;
+        width: 76;
         max-width: 100%;
         height: auto;
         max-height: 100%;
@@ -40,6 +40,8 @@ class HelpScreen(ModalScreen[None]):
         background: #121212;
         padding: 0 1;
         scrollbar-size: 1 1;
+        scrollbar-color: #5fafaf;
+        scrollbar-background: #121212;
         &:nocolor { background: ansi_default; border: round ansi_default; }
     }
     HelpScreen Static { width: 1fr; background: transparent; }
@@ -60,8 +62,8 @@ class HelpScreen(ModalScreen[None]):
     def _page(self) -> Text:
         styles = self._look.styles
         page = Text()
-        for action in ACTIONS:
-            page.append(column(action.shown_key, 6), styles[Tone.KEY])
+        for action in filter(lambda action: action.help, ACTIONS):
+            page.append(column(action.shown_key, 7), styles[Tone.KEY])
             page.append(action.help + "\n", styles[Tone.TEXT])
         for title, words in (
             ("lanes", list(LANE_WORDS.values())),
@@ -80,6 +82,12 @@ class HelpScreen(ModalScreen[None]):
         return page
 
     def _signs(self, page: Text, words: list[Word]) -> None:
+        used = 0
         for word in words:
-            page.append(f"{word.glyph} ", self._look.styles[word.tone])
-            page.append(f"{word.word.lower()}  ", self._look.styles[Tone.TEXT])
+            sign = f"{word.glyph} {word.word.lower()}  "
+            if used + len(sign) > 64:
+                page.append("\n" + " " * 7)
+                used = 0
+            page.append(sign[:2], self._look.styles[word.tone])
+            page.append(sign[2:], self._look.styles[Tone.TEXT])
+            used += len(sign)

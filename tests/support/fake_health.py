@@ -340,6 +340,7 @@ class FakeHealth:
 
     def __init__(self, scene: Scene, port: int = 0) -> None:
         self.scene = scene
+        self.stopped = False
         self._started = time.monotonic()
         outer = self
 
@@ -347,6 +348,10 @@ class FakeHealth:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                if outer.stopped:
+                    # A kept-alive connection outlives the listening port; a real engine's would not.
+                    self.close_connection = True
+                    return
                 body_of = outer.scene(time.monotonic() - outer._started)
                 body = encode(body_of)
                 self.send_response(200 if body_of.status is Status.OK else 503)
@@ -368,6 +373,7 @@ class FakeHealth:
         return self
 
     def stop(self) -> None:
+        self.stopped = True
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,0 +1,78 @@
+"""Puts the app on a stage without a network or a running clock: frames depend on the script alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from textual.pilot import Pilot
+
+from console.app import ConsoleApp, SnapshotArrived, SnapshotMissed
+from engine.protocol import Health
+from tests.support.fake_health import Scene
+
+URL = "http://127.0.0.1:8000"
+
+
+@dataclass
+class SilentSource:
+    """Never answers: the tests post what arrives."""
+
+    url: str = URL
+
+    async def fetch(self) -> Health:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+@dataclass
+class Clock:
+    """Monotonic seconds, moved by hand."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Stage:
+    """A running app and the hands that drive it."""
+
+    app: ConsoleApp
+    pilot: Pilot[int]
+    clock: Clock = field(default_factory=Clock)
+
+    async def play(self, scene: Scene, seconds: Iterable[float]) -> None:
+        """Let a snapshot of the scene arrive at each of the given seconds."""
+        start = self.clock.now
+        for second in seconds:
+            self.clock.now = start + second
+            self.app.post_message(SnapshotArrived(scene(second), self.clock.now))
+        await self.pilot.pause()
+
+    async def miss(self, reason: str, after: float) -> None:
+        """Let time pass and an attempt fail."""
+        self.clock.now += after
+        self.app.post_message(SnapshotMissed(reason))
+        await self.pilot.pause()
+
+    def text(self) -> str:
+        """What the screen says, row by row."""
+        width, height = self.app.size
+        strips = self.app.screen._compositor.render_strips()
+        assert len(strips) == height
+        assert all(strip.cell_length == width for strip in strips)
+        return "\n".join(strip.text for strip in strips)
+
+
+@asynccontextmanager
+async def staged(size: tuple[int, int] = (120, 36)) -> AsyncIterator[Stage]:
+    """The app at a size, before any answer."""
+    clock = Clock()
+    app = ConsoleApp(SilentSource(), clock=clock)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield Stage(app, pilot, clock)

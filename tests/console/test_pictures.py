@@ -1,0 +1,88 @@
+"""Pictures of the screen as the app itself exports them; each approved picture was looked at by a person."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.image import SVGImageSnapshotExtension
+
+from tests.console.stage import staged
+from tests.support.fake_health import SCENES
+
+SIZES = {"80x24": (80, 24), "120x36": (120, 36)}
+
+
+@dataclass(frozen=True)
+class Shot:
+    """What is played before the picture: a scene by the second, keys, then perhaps silence."""
+
+    scene: str
+    keys: tuple[str, ...] = ()
+    lost: bool = False
+    seconds: int = 16
+
+
+SHOTS = {
+    "idle": Shot("idle"),
+    "busy": Shot("busy"),
+    "waiting": Shot("waiting", seconds=12),
+    "long_read": Shot("long_read"),
+    "yielded": Shot("yielded"),
+    "loading": Shot("loading", seconds=6),
+    "lost": Shot("busy", lost=True),
+    "help": Shot("busy", keys=("question_mark",)),
+    "filter": Shot("waiting", keys=("slash", *"webui"), seconds=12),
+    "zoom": Shot("waiting", keys=("4",), seconds=12),
+}
+ODD_SIZES = {"60x18": (60, 18), "200x50": (200, 50)}
+
+
+async def take(shot: Shot, size: tuple[int, int]) -> str:
+    """The picture as SVG."""
+    async with staged(size) as stage:
+        await stage.play(SCENES[shot.scene], range(shot.seconds + 1))
+        if shot.lost:
+            await stage.miss("connection refused", after=3.0)
+        await stage.pilot.press(*shot.keys)
+        await stage.pilot.pause()
+        return stage.app.export_screenshot(title="tandem console")
+
+
+@pytest.fixture
+def picture(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    return snapshot.use_extension(SVGImageSnapshotExtension)
+
+
+CASES = [(name, size) for name in SHOTS for size in SIZES if size == "80x24" or name not in ("help", "filter", "zoom")]
+
+
+@pytest.mark.parametrize(("name", "size"), CASES)
+def test_picture(name: str, size: str, picture: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert asyncio.run(take(SHOTS[name], SIZES[size])) == picture
+
+
+@pytest.mark.parametrize("size", ODD_SIZES)
+def test_odd_size(size: str, picture: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert asyncio.run(take(SHOTS["waiting"], ODD_SIZES[size])) == picture
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_color(size: str, picture: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert asyncio.run(take(SHOTS["yielded"], SIZES[size])) == picture
+
+
+def test_before_any_answer(picture: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    async def nobody() -> str:
+        async with staged((80, 24)) as stage:
+            await stage.miss("connection refused", after=1.0)
+            return stage.app.export_screenshot(title="tandem console")
+
+    assert asyncio.run(nobody()) == picture

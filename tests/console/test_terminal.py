@@ -1,0 +1,160 @@
+"""The console on a real terminal: modes are restored however it ends, and it stays readable on plain ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pexpect
+import pyte
+import pytest
+
+from tests.support import fake_health
+from tests.support.fake_health import FakeHealth
+
+PROGRAM = "import sys; from console.app import run; code = run(sys.argv[1]); print('left with', code); sys.exit(code)"
+CRASHING = (
+    "import sys, console.app as app\n"
+    "def broken(*_): raise RuntimeError('broken on purpose')\n"
+    "app.ConsoleApp.action_pause = broken\n"
+    "sys.exit(app.run(sys.argv[1]))"
+)
+# What a terminal must be told again for each mode that was switched on: alternate screen, cursor, paste, focus.
+PAIRS = {
+    "\x1b[?1049h": "\x1b[?1049l",
+    "\x1b[?25l": "\x1b[?25h",
+    "\x1b[?2004h": "\x1b[?2004l",
+    "\x1b[?1004h": "\x1b[?1004l",
+}
+MOUSE = ("\x1b[?1000h", "\x1b[?1002h", "\x1b[?1003h", "\x1b[?1006h")
+
+
+@dataclass
+class Terminal:
+    """A child on a pseudo terminal, all that it wrote, and the picture that makes."""
+
+    child: pexpect.spawn
+    screen: pyte.Screen
+    stream: pyte.Stream = field(init=False)
+    written: str = ""
+
+    def __post_init__(self) -> None:
+        self.stream = pyte.Stream(self.screen)
+
+    def read(self, timeout: float) -> bool:
+        """Take in what is there; False at the end."""
+        try:
+            text = self.child.read_nonblocking(1 << 16, timeout)
+        except pexpect.TIMEOUT:
+            return True
+        except pexpect.EOF:
+            return False
+        self.written += text
+        self.stream.feed(text.replace("\x1b[?2048$p", ""))
+        return True
+
+    def wait_for(self, words: str) -> None:
+        for _ in range(300):
+            if words in "\n".join(self.screen.display):
+                return
+            assert self.read(0.1), self.written
+        raise AssertionError(f"{words!r} never showed:\n" + "\n".join(self.screen.display))
+
+    def end(self) -> None:
+        """Read to the end and reap."""
+        while self.read(20.0):
+            pass
+        self.child.close()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[FakeHealth]:
+    with FakeHealth(fake_health.yielded) as server:
+        yield server
+
+
+def start(url: str, program: str = PROGRAM, **environment: str) -> Terminal:
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLORTERM", "TMUX")}
+    child = pexpect.spawn(
+        sys.executable,
+        ["-c", program, url],
+        env=kept | {"TERM": "xterm-256color"} | environment,
+        dimensions=(24, 80),
+        encoding="utf-8",
+    )
+    return Terminal(child, pyte.Screen(80, 24))
+
+
+def assert_restored(terminal: Terminal) -> None:
+    for on, off in PAIRS.items():
+        if on in terminal.written:
+            assert terminal.written.rindex(off) > terminal.written.rindex(on), repr(off)
+    assert not any(mode in terminal.written for mode in MOUSE)
+
+
+def test_q_restores_the_terminal(engine: FakeHealth) -> None:
+    terminal = start(engine.url)
+    terminal.wait_for("Yielded")
+    terminal.child.send("q")
+    terminal.end()
+    assert_restored(terminal)
+    assert "left with 0" in terminal.written
+    assert terminal.child.exitstatus == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_restore_the_terminal(engine: FakeHealth, signum: signal.Signals) -> None:
+    terminal = start(engine.url)
+    terminal.wait_for("Yielded")
+    terminal.child.kill(signum)
+    terminal.end()
+    assert_restored(terminal)
+    assert terminal.child.exitstatus == 128 + signum
+
+
+def test_an_exception_restores_the_terminal_and_is_told(engine: FakeHealth) -> None:
+    terminal = start(engine.url, CRASHING)
+    terminal.wait_for("Yielded")
+    terminal.child.send("p")
+    terminal.end()
+    assert_restored(terminal)
+    assert "broken on purpose" in terminal.written
+    assert terminal.child.exitstatus == 1
+
+
+def test_a_bracketed_paste_of_20_kb_stays_in_the_filter(engine: FakeHealth) -> None:
+    terminal = start(engine.url)
+    terminal.wait_for("Yielded")
+    terminal.child.send("/")
+    terminal.wait_for("Escape clears")
+    terminal.child.send("\x1b[200~" + "open\nq\n" * 3000 + "\x1b[201~")
+    terminal.wait_for("no lane matches")
+    terminal.child.send("\x1b")
+    terminal.wait_for("Writing")
+    terminal.child.send("q")
+    terminal.end()
+    assert terminal.child.exitstatus == 0
+
+
+def test_no_color_sends_no_colour_and_every_state_has_a_word(engine: FakeHealth) -> None:
+    terminal = start(engine.url, NO_COLOR="1")
+    terminal.wait_for("Yielded")
+    screen = "\n".join(terminal.screen.display)
+    for sign in ("● ok", "▶ Writing", "‖ Yielded", "○ Idle", "● decider loaded", "◉ live"):
+        assert sign in screen
+    cells = [cell for row in terminal.screen.buffer.values() for cell in row.values()]
+    assert {cell.fg for cell in cells} | {cell.bg for cell in cells} == {"default"}
+    terminal.child.send("q")
+    terminal.end()
+
+
+def test_256_colours_without_colorterm(engine: FakeHealth) -> None:
+    terminal = start(engine.url)
+    terminal.wait_for("Yielded")
+    assert "\x1b[38;5;" in terminal.written or ";38;5;" in terminal.written
+    assert "38;2;" not in terminal.written
+    terminal.child.send("q")
+    terminal.end()
