@@ -33,18 +33,20 @@ POLL_S = 0.05
 FLUSH_S = 1.0
 """How long final events may take to reach their clients once the drain is over."""
 
-FORCED_EXIT = 1
+CLOSE_S = 5.0
+"""How long the engine may take to end once nothing runs in it."""
+
+FAILED_EXIT = 1
 
 
 class OwnedEngine(EnginePort, Protocol):
     """An engine whose life the service runs. `start` returns at once and loads on the engine's own thread."""
 
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the engine cannot serve any more (it failed to load, or its thread ended); None while it can."""
-        ...
-
     def start(self) -> None: ...
+
+    def wait_ready(self, timeout_s: float | None = None) -> bool:
+        """Wait for the model; raises what loading raised."""
+        ...
 
     def close(self, timeout_s: float) -> None: ...
 
@@ -108,17 +110,13 @@ class _Service:
         self._engine.start()
         serving = asyncio.create_task(self._server.serve(self._listening.sockets))
         try:
-            failure = await self._until_over(serving)
-            if failure is None:
-                await self._drain()
-            else:
-                self._end_open("failed")
-                await asyncio.sleep(0)
+            code = await self._until_over(serving)
+            await self._drain()
         finally:
             self._server.should_exit = True
             await serving
-            await asyncio.to_thread(self._engine.close, self._config.drain_timeout_s)
-        return 0 if failure is None else 1
+            await asyncio.to_thread(self._engine.close, CLOSE_S)
+        return code
 
     def _on_signal(self) -> None:
         if not self._signalled.is_set():
@@ -127,19 +125,24 @@ class _Service:
         # Threads inside a kernel cannot be asked to stop, and whoever signals twice does not want to wait for them.
         if self._state_dir is not None:
             remove_record(self._state_dir)
-        os._exit(FORCED_EXIT)
+        os._exit(FAILED_EXIT)
 
-    async def _until_over(self, serving: asyncio.Task[None]) -> BaseException | None:
-        """Wait for a signal (None) or for a failure of the engine (returned, after one line about it)."""
-        while not self._signalled.is_set():
-            if (failure := self._engine.failure) is not None:
-                log.error("the engine cannot serve: %s", failure)
-                return failure
-            if serving.done():
-                return serving.exception() or RuntimeError("the HTTP server ended by itself")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._signalled.wait(), POLL_S)
-        return None
+    async def _until_over(self, serving: asyncio.Task[None]) -> int:
+        """Wait for a signal (0), a model that does not load or a server that ends by itself (1, after a line)."""
+        signalled = asyncio.create_task(self._signalled.wait())
+        loaded = asyncio.create_task(asyncio.to_thread(self._engine.wait_ready))
+        try:
+            await asyncio.wait({signalled, loaded, serving}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._signalled.is_set() and (failure := _failure_of(loaded)) is not None:
+                log.error("the model could not be loaded: %s", _one_line(failure))
+                return FAILED_EXIT
+            await asyncio.wait({signalled, serving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            signalled.cancel()
+        if not self._signalled.is_set():
+            log.error("the HTTP server ended by itself")
+            return FAILED_EXIT
+        return 0
 
     async def _drain(self) -> None:
         """Accept nothing more; what runs may finish within the drain's limit, then gets a final error event."""
@@ -160,3 +163,11 @@ class _Service:
                 return False
             await asyncio.sleep(POLL_S)
         return True
+
+
+def _failure_of(task: asyncio.Task[bool]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
+def _one_line(failure: BaseException) -> str:
+    return " ".join(str(failure).split()) or type(failure).__name__
