@@ -122,11 +122,7 @@ class SnapshotBuilder:
             window=slot.window,
             state=LaneState.IDLE if choice is None else choice.phase,
             reason=None if choice is None else self._standstill(choice),
-            phase_text=f"Idle, holds {slot.state.rows:,} tokens"
-            if slot.state.rows
-            else "Idle"
-            if choice is None
-            else phase_text(choice, rate),
+            phase_text=idle_text(slot) if choice is None else phase_text(choice, rate),
             rows=slot.state.rows,
             committed_rows=self._state.pool.committed_rows(slot.id),
             resident_rows=slot.state.rows,
@@ -198,6 +194,11 @@ def totals(counters: Counters, refused_at_door: int) -> protocol.Totals:
         abandoned=ended[Ending.ABANDONED],
         waiting_memory=counters.waiting_memory,
     )
+
+
+def idle_text(slot: Slot) -> str:
+    """What an idle lane keeps, in a few words."""
+    return f"Idle, holds {slot.state.rows:,} tokens" if slot.state.rows else "Idle"
 
 
 def phase_text(choice: Choice, rate: float | None) -> str:
