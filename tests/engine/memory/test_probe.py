@@ -61,6 +61,23 @@ def box(tmp_path: Path):
     return write
 
 
+ZONEINFO = """Node 0, zone      DMA
+  pages free     2814
+  pagesets
+    cpu: 0
+              count:    5
+              high:     0
+    cpu: 1
+              count:    7
+              high:     9
+Node 0, zone   Normal
+      nr_zone_active_anon 11
+  pagesets
+    cpu: 0
+              count:    1000
+"""
+
+
 def v2(limit: str, usage: int, where: str = "") -> dict[str, str]:
     folder = f"sys/fs/cgroup/{where}".rstrip("/")
     return {
@@ -77,6 +94,23 @@ def test_a_plain_host_says_what_the_kernel_says(box):
     assert (reading.total, reading.available, reading.used) == (16 * GIB, 8 * GIB, 8 * GIB)
     assert reading.occupied == (4194304 + 1048576 + 524288 + 16384 + 32768 + 4096) * 1024
     assert reading.own == 70 * MIB
+
+
+def test_free_pages_on_the_per_cpu_lists_are_available_too(box):
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert open_probe(box({"proc/zoneinfo": ZONEINFO})).read().available == 8 * GIB + 1012 * page
+
+
+def test_what_was_given_back_is_available_at_once_on_this_machine():
+    """`available` and `occupied` move against each other, whatever else runs: their sum stays."""
+    probe = open_probe()
+    with mmap.mmap(-1, 256 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
+        for page in range(0, len(held), mmap.PAGESIZE):
+            held[page] = 1
+        full = probe.read()
+    after = probe.read()
+    assert after.own <= full.own - 250 * MIB
+    assert abs((after.available + after.occupied) - (full.available + full.occupied)) < 96 * MIB
 
 
 @pytest.mark.parametrize("limit", ["max", str(64 * GIB)])
