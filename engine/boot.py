@@ -9,23 +9,26 @@ from time import monotonic
 import msgspec
 
 from engine.cache.resident import IdleConversations, ResidentLevel
-from engine.config import EngineConfig
+from engine.config import GIB, EngineConfig
 from engine.inbox import Inbox
 from engine.kv.pool import KvPool
 from engine.memory.admission import ReservationLedger
 from engine.memory.budget import KvBacking, SlotCost, SplitMeter, default_floors, fit_slots
 from engine.memory.pressure import HardFloor, Level, PressureLadder
 from engine.memory.probe import MemoryProbe, open_probe
-from engine.protocol import Loading
+from engine.protocol import Health, Loading, Role
+from engine.roles.planner import figures_of, plan, planned_roles
+from engine.roles.residency import read_residency
 from engine.scheduler import DecodeShare
 from engine.slot import Slot
 from engine.state import Clock, EngineState, LoadedModel, MemoryDesk
 
 SIDE_WINDOW = 65_536
 MIN_ROOM = 16_384
-CHUNK_ROWS = 128
-"""Prompt rows between two rounds where no setting names them: small enough that a stream beside a read stays fluent
-on a CPU."""
+ROLE_MARGIN_BYTES = 4 * GIB
+CHUNK_ROWS = 64
+"""Prompt rows between two rounds where no setting names them. On a CPU they are read as fast as 128 a chunk, and a
+stream beside the read waits half as long."""
 
 Progress = Callable[[Loading], None]
 Load = Callable[[EngineConfig, Progress], LoadedModel]
@@ -114,6 +117,19 @@ def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -
         memory=MemoryDesk(probe, floors, SplitMeter(baseline), ladder, ReservationLedger()),
         share=share,
     )
+
+
+def plan_roles(config: EngineConfig, health: Health) -> tuple[Role, ...]:
+    """What the residency document's roles would do beside the engine as it stands; none without a document.
+
+    Raises ResidencyFileError.
+    """
+    if config.residency_file is None:
+        return ()
+    residency = read_residency(config.residency_file)
+    margin = ROLE_MARGIN_BYTES if residency.margin_bytes is None else residency.margin_bytes
+    report = plan(figures_of(health, residency, margin), residency.roles, dry_run=True)
+    return tuple(planned_roles(report, since_s=0.0))
 
 
 def _rungs(slots: tuple[Slot, ...], resident: ResidentLevel, pool: KvPool) -> list[IdleConversations]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine import reasons
@@ -36,7 +37,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._items: deque[Submission | Cancel] = deque()
         self._wake = threading.Event()
-        self._closed: RequestError | None = loading()
+        self._closed: Callable[[], RequestError] | None = loading
         self._live: set[str] = set()
         self._running = 0
         self._free_slots = 0
@@ -48,8 +49,8 @@ class Inbox:
             self._free_slots = slots
             self._closed = None
 
-    def shut(self, error: RequestError) -> None:
-        """Accept nothing more, and say `error` to whoever comes."""
+    def shut(self, error: Callable[[], RequestError]) -> None:
+        """Accept nothing more; whoever comes gets an `error` of their own."""
         with self._lock:
             self._closed = error
         self._wake.set()
@@ -110,7 +111,7 @@ class Inbox:
 
     def _refusal(self, request: Request) -> RequestError | None:
         if self._closed is not None:
-            return self._closed
+            return self._closed()
         if request.id in self._live:
             return RequestError(
                 f"a request with the id {request.id!r} is running", status=400, code="duplicate_request_id", param="id"

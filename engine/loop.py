@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine import records, snapshot
 from engine.api import ServedModel
-from engine.boot import Parts, boot
+from engine.boot import Parts, boot, plan_roles
 from engine.checks import check
 from engine.config import EngineConfig
 from engine.counters import Ending
@@ -112,7 +112,7 @@ class Engine:
     def drain(self) -> None:
         """Accept nothing more. What runs goes on; what only waits is refused, so that its client can go elsewhere."""
         self._draining = True
-        self._inbox.shut(draining())
+        self._inbox.shut(draining)
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Drain, end what still runs after `timeout_s`, and give everything back. Idempotent."""
@@ -150,6 +150,7 @@ class Engine:
         self._dispatcher = Dispatcher(state, self._lifecycle)
         self._rounds = Rounds(state, self._lifecycle)
         self._snapshots = snapshot.SnapshotBuilder(state, self._started)
+        state.roles = plan_roles(self._config, self._snapshots.build(self._clock(), draining=False))
         self._publish(at_once=True)
         if not self._draining:
             self._inbox.open(len(state.slots))
@@ -205,7 +206,7 @@ class Engine:
             self._lifecycle.fail(job, error, Ending.ERROR, cause)
 
     def _shut_down(self) -> None:
-        if self._state is not None:
+        if self._state is not None and not self._ended.is_set():
             self._take_inbox()
             self._end_all(draining(), None)
             self._publish(at_once=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 
 import structlog
@@ -11,7 +12,7 @@ from engine.job import Choice, Job
 from engine.request import RequestError
 from engine.routing import Place
 
-_log = structlog.stdlib.get_logger("tandem.engine")
+_log: structlog.stdlib.BoundLogger = structlog.wrap_logger(logging.getLogger("tandem.engine"))
 
 
 def routed(job: Job, place: Place, *, cached: int, waited_s: float, slot0_holder: str | None) -> None:

@@ -103,7 +103,8 @@ class Rounds:
             self._broke(choice, error)
             return
         slot.state.extend(end - start)
-        choice.job.sink.put(Reading(end, choice.prompt_len))
+        if choice.index == 0:
+            choice.job.sink.put(Reading(end, choice.prompt_len))
         if not last:
             return
         self._state.reading = None

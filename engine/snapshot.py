@@ -79,11 +79,15 @@ class SnapshotBuilder:
             model=state.info,
             parallel=self._parallel(),
             lanes=[self._lane(slot, now, pool.by_slot[slot.id]) for slot in state.slots],
-            queue=[queued(job, now) for job in state.queue if not job.admitted and job.waiting is not None],
+            queue=[
+                queued(job, now, state.served.max_len)
+                for job in state.queue
+                if not job.admitted and job.waiting is not None
+            ],
             kv_pool=pool,
             memory=memory,
             cache={state.resident.name: state.resident.stats()},
-            roles=list(state.roles),
+            roles=[msgspec.structs.replace(role, since_s=now - self._started) for role in state.roles],
             speculation=protocol.Speculation(drafters=[], rounds=0, drafted=0, accepted=0),
         )
 
@@ -230,15 +234,17 @@ def lane_request(choice: Choice, rate: float | None, now: float) -> protocol.Lan
     )
 
 
-def queued(job: Job, now: float) -> protocol.Queued:
+def queued(job: Job, now: float, window: int) -> protocol.Queued:
+    """A waiting request; `max_tokens` is what it asked for, or the room that the window leaves it."""
     assert job.waiting is not None
+    room = window - job.prompt_len
     return protocol.Queued(
         id=job.request.id,
         state=job.waiting.state,
         reason=job.waiting.reason,
         since_s=now - job.waiting_since,
         prompt_tokens=job.prompt_len,
-        max_tokens=job.request.max_tokens or 0,
+        max_tokens=room if job.request.max_tokens is None else job.request.max_tokens,
         home=job.home,
         client=job.request.client,
     )
@@ -301,7 +307,7 @@ def aged(health: protocol.Health, age_s: float) -> protocol.Health:
     idle = health.last_progress_age_s
     progress = None if idle is None else idle + age_s
     status = health.status
-    stands = min((lane.request.age_s for lane in health.lanes if lane.request is not None), default=0.0) + age_s
+    stands = max((lane.request.age_s for lane in health.lanes if lane.request is not None), default=0.0) + age_s
     quiet = stands if progress is None else min(progress, stands)
     if status is Status.OK and health.parallel.running and quiet > STALLED_AFTER_S:
         status = Status.STALLED

@@ -63,7 +63,7 @@ def test_only_kept_tokens_are_drawn_and_all_of_them_can_be(params: SamplingParam
     for seed in range(3):
         logits = row(seed)
         kept = kept_by_definition(logits, params)
-        drawn = {draw(logits, range(position), params) for position in range(1, 400)}
+        drawn = {draw(logits, range(position), params) for position in range(1, 200)}
         assert drawn <= set(kept)
         assert kept[0] in drawn
         if len(kept) <= 4:
@@ -78,8 +78,8 @@ def test_draws_follow_the_distribution() -> None:
         SamplingParams(top_p=0.99999),
         SamplingParams(min_p=1e-9),
     ):
-        counts = np.bincount([draw(logits, range(n), params) for n in range(1, 4001)], minlength=4) / 4000
-        assert np.abs(counts - [0.5, 0.2, 0.2, 0.1]).max() < 0.03
+        counts = np.bincount([draw(logits, range(n), params) for n in range(1, 2001)], minlength=4) / 2000
+        assert np.abs(counts - [0.5, 0.2, 0.2, 0.1]).max() < 0.05
 
 
 def test_greedy_takes_the_lowest_id_of_a_tie() -> None:
