@@ -35,7 +35,8 @@ class MemoryReading:
 
     `available` can be taken without pushing anything out to disk. `occupied` is what the kernel's own books name as
     in use and not droppable (anonymous and shared pages, kernel structures): counted from below, independent of
-    `available`. `own` is this process's anonymous memory, part of `occupied`.
+    `available`. `own` is this process's anonymous and shared memory, part of `occupied`; mapped files
+    are in neither.
     """
 
     source: str
@@ -79,6 +80,9 @@ _HOST_OCCUPIED = (b"AnonPages", b"Shmem", b"SUnreclaim", b"KernelStack", b"PageT
 _MEMINFO = re.compile(rb"^(MemTotal|MemAvailable|" + b"|".join(_HOST_OCCUPIED) + rb"):\s+(\d+)", re.MULTILINE)
 
 
+_OWN = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+)", re.MULTILINE)
+"""This process's anonymous and shared memory; its mapped files are not among them, since the kernel can drop those."""
+
 _PER_CPU_FREE = re.compile(rb"^ +count: +(\d+)", re.MULTILINE)
 """Pages on one CPU's free list of one zone, in `/proc/zoneinfo`."""
 
@@ -89,7 +93,7 @@ class HostProbe:
     def __init__(self, root: Path = Path("/")) -> None:
         self._meminfo = str(root / "proc/meminfo")
         self._zoneinfo = str(root / "proc/zoneinfo")
-        self._statm = str(root / "proc/self/statm")
+        self._status = str(root / "proc/self/status")
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def read(self) -> MemoryReading:
@@ -97,14 +101,14 @@ class HostProbe:
         fields = dict(_MEMINFO.findall(_slurp(self._meminfo)))
         if b"MemAvailable" not in fields:
             raise ValueError(f"{self._meminfo} has no MemAvailable")
-        _, resident, shared, *_ = _slurp(self._statm).split()
+        own = sum(map(int, _OWN.findall(_slurp(self._status)))) * 1024
         total = int(fields[b"MemTotal"]) * 1024
         return MemoryReading(
             source=HOST,
             total=total,
             available=min(total, int(fields[b"MemAvailable"]) * 1024 + self._per_cpu_free()),
             occupied=sum(int(fields.get(name, 0)) for name in _HOST_OCCUPIED) * 1024,
-            own=(int(resident) - int(shared)) * self._page,
+            own=own,
         )
 
     def _per_cpu_free(self) -> int:

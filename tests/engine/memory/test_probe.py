@@ -47,11 +47,10 @@ total_unevictable 0
 @pytest.fixture
 def box(tmp_path: Path):
     def write(files: dict[str, str]) -> Path:
-        page = os.sysconf("SC_PAGE_SIZE")
-        defaults = {
-            "proc/meminfo": MEMINFO,
-            "proc/self/statm": f"99999 {100 * MIB // page} {30 * MIB // page} 1 0 500 0\n",
-        }
+        status = (
+            f"VmRSS:\t  102400 kB\nRssAnon:\t   {60 * 1024} kB\nRssFile:\t   30720 kB\nRssShmem:\t   {10 * 1024} kB\n"
+        )
+        defaults = {"proc/meminfo": MEMINFO, "proc/self/status": status}
         for name, text in {**defaults, **files}.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,10 +194,11 @@ def test_a_kernel_without_memavailable_is_named(box):
         HostProbe(root).read()
 
 
-def test_this_machine_counts_what_this_process_takes():
+@pytest.mark.parametrize("sharing", [mmap.MAP_PRIVATE, mmap.MAP_SHARED])
+def test_this_machine_counts_what_this_process_takes(sharing):
     probe = open_probe()
     before = probe.read()
-    with mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
+    with mmap.mmap(-1, 64 * MIB, flags=sharing | mmap.MAP_ANONYMOUS) as held:
         for page in range(0, len(held), mmap.PAGESIZE):
             held[page] = 1
         grown = probe.read().own - before.own
