@@ -95,7 +95,9 @@ def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -
     if fit.slots > runner.max_rows:
         raise ValueError(f"{fit.slots} slots need {fit.slots} rows a pass, the model's runner takes {runner.max_rows}")
     kept = windows.slots[: fit.slots]
-    pool = KvPool(runner.layout, kept, margin_rows=config.kv_margin_rows, backing=backing)
+    # Whole windows are backed here, before there is anything to give back.
+    alone = HardFloor(probe, floors.hard_floor, PressureLadder())
+    pool = KvPool(runner.layout, kept, margin_rows=config.kv_margin_rows, backing=backing, guard=alone)
     slots = tuple(Slot(i, window) for i, window in enumerate(kept))
     resident = ResidentLevel()
     ladder = PressureLadder(_rungs(slots, resident, pool))
