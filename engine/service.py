@@ -10,8 +10,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +21,7 @@ from engine.http.app import App
 from engine.http.server import AppServer
 from engine.listening import HostNotAllowed, Listening, PortInUse, bind, require_loopback
 from engine.request import RequestError
+from engine.snapshot import version
 from engine.state_dir import ServiceRecord, StateDirLocked, lock_state_dir, remove_record, write_record
 
 __all__ = ["HostNotAllowed", "PortInUse", "ServiceConfig", "StateDirLocked", "run"]
@@ -78,15 +77,8 @@ def _open_engine(config: EngineConfig) -> OwnedEngine:
     return Engine(config)
 
 
-def program_version() -> str:
-    try:
-        return distribution_version("tandem-serve")
-    except PackageNotFoundError:
-        return "0.0.0"
-
-
 def _record(listening: Listening) -> ServiceRecord:
-    return ServiceRecord(pid=os.getpid(), url=listening.url, started=time.time(), version=program_version())
+    return ServiceRecord(pid=os.getpid(), url=listening.url, started=time.time(), version=version())
 
 
 class _Service:
@@ -99,7 +91,7 @@ class _Service:
         self._config = service
         self._listening = listening
         self._state_dir = state_dir
-        self._app = App(engine, service, program_version())
+        self._app = App(engine, service, version())
         self._server = AppServer(self._app)
         self._signalled = asyncio.Event()
 

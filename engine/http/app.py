@@ -57,13 +57,18 @@ _FIRST_WORD = re.compile(r"[^\s/]{1,64}")
 
 
 class _Endpoint:
-    """A handler as a raw ASGI application, which is how starlette leaves it alone."""
+    """A handler as a raw ASGI application, which is how starlette leaves it alone. `pattern` is its route's path."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, pattern: str, handler: Handler) -> None:
+        self.pattern = pattern
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._handler(scope, receive, send)
+
+
+def _route(method: str, pattern: str, handler: Handler) -> Route:
+    return Route(pattern, _Endpoint(pattern, handler), methods=[method])
 
 
 class App:
@@ -79,15 +84,15 @@ class App:
         pages = Pages(engine, self._guard, self._metrics)
         self._router = Router(
             [
-                Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
-                Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
-                Route("/v1/models", _Endpoint(pages.models), methods=["GET"]),
-                Route("/v1/models/{name:path}", _Endpoint(pages.model), methods=["GET"]),
-                Route("/v1/status", _Endpoint(pages.status), methods=["GET"]),
-                Route("/health", _Endpoint(pages.health), methods=["GET"]),
-                Route("/metrics", _Endpoint(pages.metrics), methods=["GET"]),
-                Route("/slots", _Endpoint(pages.slots), methods=["GET"]),
-                *(Route(path, _Endpoint(_not_built), methods=["POST"]) for path in NOT_BUILT),
+                _route("POST", "/v1/chat/completions", self._chat),
+                _route("POST", "/v1/completions", self._completion),
+                _route("GET", "/v1/models", pages.models),
+                _route("GET", "/v1/models/{name:path}", pages.model),
+                _route("GET", "/v1/status", pages.status),
+                _route("GET", "/health", pages.health),
+                _route("GET", "/metrics", pages.metrics),
+                _route("GET", "/slots", pages.slots),
+                *(_route("POST", path, _not_built) for path in NOT_BUILT),
             ],
             redirect_slashes=False,
             default=_unknown,
@@ -120,7 +125,7 @@ class App:
                 raise
             await refuse(scope, send, internal("answering the request"))
         finally:
-            self._metrics.responded(_route(scope), context.status)
+            self._metrics.responded(_pattern(scope), context.status)
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._serve(scope, receive, send, read_chat, ChatRenderer)
@@ -181,10 +186,10 @@ def _client(scope: Scope) -> str:
     return "".join(filter(str.isprintable, word.group())) if word else "unknown"
 
 
-def _route(scope: Scope) -> str:
+def _pattern(scope: Scope) -> str:
     """The route's pattern, never the raw path: a label must not grow with what clients type."""
     endpoint = scope.get("endpoint")
-    return str(scope["path"]) if isinstance(endpoint, _Endpoint) and "{" not in str(scope["path"]) else "other"
+    return endpoint.pattern if isinstance(endpoint, _Endpoint) else "other"
 
 
 def _allow(error: HTTPException) -> list[Header]:

@@ -1,0 +1,53 @@
+"""Sockets: both loopback families at once, a taken port named with its holder, strangers' hosts refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from engine.listening import HostNotAllowed, PortInUse, bind, require_loopback
+
+IPV6 = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
+
+
+@pytest.mark.parametrize("first", ["127.0.0.1", "localhost", "::1"])
+@pytest.mark.parametrize("second", ["127.0.0.1", "localhost", "::1"])
+def test_one_port_has_one_holder(first: str, second: str) -> None:
+    if "::1" in (first, second) and not IPV6:
+        pytest.skip("this box has no IPv6")
+    held = bind(first, 0)
+    try:
+        assert len(held.sockets) == (2 if IPV6 else 1)
+        with pytest.raises(PortInUse, match=f"port {held.port} .* process {os.getpid()}"):
+            bind(second, held.port)
+    finally:
+        held.close()
+    bind(second, held.port).close()
+
+
+def test_nothing_stays_open_after_a_refusal() -> None:
+    """Only one family is taken: the other, bound first, is let go again."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(PortInUse):
+            bind("::1" if IPV6 else "127.0.0.1", port)
+        if IPV6:
+            with socket.create_server(("::1", port), family=socket.AF_INET6):
+                pass
+
+
+def test_urls() -> None:
+    for host in ("127.0.0.1", "127.0.0.5"):
+        held = bind(host, 0)
+        assert held.url == f"http://{host}:{held.port}"
+        held.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan", ""])
+def test_other_hosts_are_refused(host: str) -> None:
+    with pytest.raises(HostNotAllowed, match="API keys"):
+        require_loopback(host)
+    with pytest.raises(HostNotAllowed):
+        bind(host, 0)
