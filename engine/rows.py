@@ -93,15 +93,22 @@ def pack(shares: Sequence[SlotRows]) -> RowBatch:
                 path_start.append(len(path))
         logit_rows += [base + i for i in share.logits]
     starts = np.asarray(path_start, np.int32)
-    prefixes = np.asarray(prefix, np.int32)
+    kv_rows = np.asarray(kv_row, np.int32)
+    if all(share.parents is None for share in shares):
+        # Chains alone: a row's prefix, position and path are its KV row, and every round would pay for copies.
+        prefixes = positions = paths = kv_rows
+    else:
+        prefixes = np.asarray(prefix, np.int32)
+        positions = prefixes + np.diff(starts) - np.int32(1)
+        paths = np.asarray(path, np.int32)
     return RowBatch(
         slot=np.asarray(slot, np.int32),
         token=np.asarray(token, np.int32),
-        position=prefixes + np.diff(starts) - np.int32(1),
-        kv_row=np.asarray(kv_row, np.int32),
+        position=positions,
+        kv_row=kv_rows,
         prefix=prefixes,
         path_start=starts,
-        path=np.asarray(path, np.int32),
+        path=paths,
         logit_rows=np.asarray(logit_rows, np.int32),
     )
 
