@@ -13,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from engine import protocol
 from engine.memory.sizes import GIB
 from engine.protocol import Health, PlanReport, RoleState, encode
 from engine.roles.journal import JOURNAL_NAME, JournalLine
 from tandem.cli import run
-from tests.support.health import health, lane, memory
+from tests.support import fake_health
 
 NARRATOR = protocol.Role(
     name="narrator",
@@ -35,26 +36,18 @@ NARRATOR = protocol.Role(
 
 def desktop() -> Health:
     """28.97 GiB available on a box with a 15 GiB floor, the engine 8.25 GiB under its declared peak."""
-    split = protocol.MemorySplit(
-        weights=int(76.4 * GIB),
-        kv_committed=0,
-        caches=0,
-        state=0,
-        graphs=0,
-        workspace=0,
-        allocator_free=0,
-        roles=0,
-        outside=0,
-    )
-    return health(
-        lanes=[lane(0, committed_bytes=0)],
-        mem=memory(
+    body = fake_health.health(0.0, [fake_health.lane(0)])
+    holds = int(76.4 * GIB)
+    return replace(
+        body,
+        memory=replace(
+            body.memory,
             source="unified",
             available=int(28.97 * GIB),
             floor=15 * GIB,
             hard_floor=10 * GIB,
-            peak=int(76.4 * GIB) + int(8.25 * GIB),
-            split=split,
+            peak=holds + int(8.25 * GIB),
+            split=replace(body.memory.split, weights=holds, caches=0, workspace=0, roles=0, outside=0),
         ),
         roles=[NARRATOR],
     )
@@ -144,8 +137,8 @@ def test_a_dry_plan_uses_a_running_engines_figures(engine, capsys, tmp_path):
 
 
 def test_a_role_that_is_loaded_is_kept(engine, capsys):
-    loaded = msgspec.structs.replace(NARRATOR, state=RoleState.LOADED)
-    engine.body = encode(msgspec.structs.replace(desktop(), roles=[loaded]))
+    loaded = replace(NARRATOR, state=RoleState.LOADED)
+    engine.body = encode(replace(desktop(), roles=[loaded]))
     assert run(["residency", "plan", "--dry-run", "--json", "--url", engine.url]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {d["role"]: d["decision"] for d in report["decisions"]}["narrator"] == "keep"
@@ -207,7 +200,7 @@ def test_ps_says_what_health_says(engine, capsys):
     assert "narrator planned 300 MiB - 1 min 10 s roles do not run yet;" in out
     assert run(["residency", "ps", "--json", "--url", engine.url]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "planned"
-    engine.body = encode(msgspec.structs.replace(desktop(), roles=[]))
+    engine.body = encode(replace(desktop(), roles=[]))
     assert run(["residency", "ps", "--url", engine.url]) == 0
     assert "names none" in said(capsys)[0]
 

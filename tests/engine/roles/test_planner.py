@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.memory.sizes import GIB
-from engine.protocol import PlanReport, RoleState
+from engine.protocol import Health, PlanReport, RoleState
 from engine.roles.planner import KEEP, LOAD, REFUSE, PlanFigures, figures_of, longest_window_left, plan, planned_roles
 from engine.roles.residency import Residency, RoleClaim
-from tests.support.health import health, lane, memory
+from tests.support import fake_health
 
 
 def gib(value: float) -> int:
@@ -95,27 +96,35 @@ def test_roles_in_health_say_planned_and_what_the_plan_would_do():
     assert (roles[0].claim_bytes, roles[0].measured_bytes, roles[0].since_s) == (gib(3), None, 70.0)
 
 
+def with_memory(**changes: int) -> Health:
+    body = fake_health.idle(0.0)
+    return replace(body, memory=replace(body.memory, **changes))
+
+
 def test_growth_of_a_running_engine_is_to_its_declared_peak():
-    split = memory().split
-    holds = split.weights + split.kv_committed + split.workspace
+    split = with_memory().memory.split
+    holds = split.weights + split.kv_committed + split.caches + split.workspace
     declared = Residency((), engine_peak_bytes=holds + 1000)
-    assert figures_of(health(), declared, margin=5).growth == 1000
-    assert figures_of(health(mem=memory(fixed=300)), declared, margin=5).growth == 1300
-    assert figures_of(health(mem=memory(peak=holds + 70)), Residency(()), margin=5).growth == 70
-    assert figures_of(health(mem=memory(peak=holds - 1)), Residency(()), margin=5).growth == 0
+    assert figures_of(with_memory(), declared, margin=5).growth == 1000
+    assert figures_of(with_memory(fixed=300), declared, margin=5).growth == 1300
+    assert figures_of(with_memory(peak=holds + 70), Residency(()), margin=5).growth == 70
+    assert figures_of(with_memory(peak=holds - 1), Residency(()), margin=5).growth == 0
 
 
 def test_growth_without_a_declared_peak_is_what_the_longest_window_may_still_commit():
-    lanes = [lane(0, 8192, 1000000), lane(1, 4096, 500), lane(2, 4096, 0)]
-    snapshot = health(lanes=lanes)
-    assert longest_window_left(snapshot) == 566231040 // 2 - 1000000
-    assert figures_of(snapshot, Residency(()), margin=5).growth == longest_window_left(snapshot)
-    assert longest_window_left(health(lanes=[])) == 0
+    windows = ((8192, 1000000), (4096, 500), (4096, 0))
+    lanes = [
+        replace(fake_health.lane(slot), window=rows, committed_bytes=held) for slot, (rows, held) in enumerate(windows)
+    ]
+    body = fake_health.health(0.0, lanes)
+    assert longest_window_left(body) == body.kv_pool.reserved_bytes // 2 - 1000000
+    assert figures_of(body, Residency(()), margin=5).growth == longest_window_left(body)
+    assert longest_window_left(fake_health.loading(0.0)) == 0
 
 
 def test_the_documents_margin_wins_over_the_setting():
-    assert figures_of(health(), Residency(()), margin=5).margin == 5
-    assert figures_of(health(), Residency((), margin_bytes=0), margin=5).margin == 0
+    assert figures_of(with_memory(), Residency(()), margin=5).margin == 5
+    assert figures_of(with_memory(), Residency((), margin_bytes=0), margin=5).margin == 0
 
 
 amounts = st.integers(0, 60)
