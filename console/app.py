@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from textual.widgets import Input
 
 from console.actions import ACTIONS
 from console.arrange import Region
-from console.client import HealthClient, Unreachable
+from console.client import BadAddress, HealthClient, Unreachable
 from console.history import History
 from console.look import colour_look, plain_look
 from console.view import Link, screen_view
@@ -28,6 +29,8 @@ from engine.protocol import Health
 
 POLL_S = 0.25
 RETRY_S = 1.0
+# The exit code of a command line that does not parse.
+USAGE = 2
 
 
 class HealthSource(Protocol):
@@ -193,11 +196,15 @@ class ConsoleApp(App[int]):
 
 def run(url: str, *, once: bool = False) -> int:
     """Show the engine at `url` until a person leaves; with `once`, print one frame. Returns the exit code."""
-    if once:
-        from console.once import print_once
+    try:
+        if once:
+            from console.once import print_once
 
-        return print_once(url)
-    return asyncio.run(_run(url))
+            return print_once(url)
+        return asyncio.run(_run(url))
+    except BadAddress as error:
+        print(f"tandem console: {error}", file=sys.stderr)
+        return USAGE
 
 
 async def _run(url: str) -> int:

@@ -17,11 +17,21 @@ class Unreachable(Exception):
     """No usable snapshot came back; the text says why, in words for the screen."""
 
 
+class BadAddress(ValueError):
+    """The address given is none that can be asked; the text names it and says what is wrong."""
+
+
 class HealthClient:
-    """One kept-alive connection to `URL/health`. Use as an async context manager."""
+    """One kept-alive connection to `URL/health`. Use as an async context manager; raises BadAddress."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        try:
+            address = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise BadAddress(f"--url {url}: {error}") from None
+        if address.scheme not in ("http", "https") or not address.host:
+            raise BadAddress(f"--url {url}: must be an address like http://127.0.0.1:8000")
         # Proxies of the environment are for the outside world; an engine is asked directly.
         self._http = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=_headers())
         self._request = self._http.build_request("GET", f"{self.url}/health")
@@ -32,7 +42,7 @@ class HealthClient:
             response = await self._http.send(self._request)
         except httpx.TimeoutException:
             raise Unreachable(f"no answer within {_TIMEOUT.read:.0f} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.HTTPError as error:
             raise Unreachable(_why(error)) from error
         if response.status_code in (401, 403):
             raise Unreachable(f"status {response.status_code}: the address wants a token, set TANDEM_ADMIN_TOKEN")

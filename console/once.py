@@ -15,6 +15,7 @@ from rich.segment import Segment, Segments
 from console import paint
 from console.arrange import PANELS, Arrangement, Box, Facts, Region, arrange
 from console.client import HealthClient, Unreachable
+from console.draw.frame import Frame, framed
 from console.history import History
 from console.look import Look, colour_look, plain_look
 from console.spans import Line, fit
@@ -56,8 +57,7 @@ def frame_lines(view: ScreenView, width: int) -> list[Line]:
     for panel in PANELS:
         tall = Arrangement({panel: Box(0, 0, width, _TALL)}, form)
         sheet = paint.sheet(panel, view, tall)
-        exact = Arrangement({panel: Box(0, 0, width, len(sheet.body) + 2)}, form)
-        rows += paint.panel(panel, sheet, exact, 0, focused=False)
+        rows += framed(sheet, Frame(width, len(sheet.body) + 2))
     return [fit(row, width) for row in rows]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from console.arrange import PANELS, Arrangement, Facts, Region
+from console.arrange import Arrangement, Facts, Region
 from console.draw import header, lanes, panels
-from console.draw.frame import SIDE_CELLS, Frame, Sheet, framed
+from console.draw.frame import SIDE_CELLS, Sheet
 from console.spans import Line, wrap
 from console.view import ScreenView
 
@@ -67,9 +67,3 @@ def bar(region: Region, view: ScreenView, arrangement: Arrangement) -> tuple[Lin
     box = arrangement.boxes[region]
     draw = header.header if region is Region.HEADER else header.footer
     return draw(view, box.width)[: box.height]
-
-
-def panel(region: Region, shown: Sheet, arrangement: Arrangement, offset: int, *, focused: bool) -> tuple[Line, ...]:
-    """The lines of a framed panel, exactly as many and as wide as its box."""
-    box = arrangement.boxes[region]
-    return framed(shown, Frame(box.width, box.height, offset, PANELS.index(region) + 1, focused))

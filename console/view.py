@@ -288,7 +288,7 @@ def _header(health: Health | None, track: Track, link: Link) -> HeaderView:
     elif link.paused:
         freshness = f"paused {figures.span(link.age_s)} ago"
     elif link.stale:
-        freshness = f"no update for {figures.span(link.age_s)}" + (f", {literal(link.error)}" if link.error else "")
+        freshness = f"no update for {figures.span(link.age_s)}"
     if health is None:
         return HeaderView(literal(link.url), "", "", word, freshness, True, link.paused, 0.0, (), 0, 0, (), ())
     model = health.model
@@ -312,6 +312,8 @@ def _header(health: Health | None, track: Track, link: Link) -> HeaderView:
         )
         if number
     ]
+    if link.error is not None:
+        trouble.insert(0, literal(link.error))
     progress = health.last_progress_age_s
     if health.status is Status.STALLED and progress is not None:
         trouble.insert(0, f"no progress for {figures.span(progress)}")

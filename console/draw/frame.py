@@ -80,6 +80,8 @@ def _bottom(sheet: Sheet, width: int, edge: Tone, offset: int, below: int) -> Li
             + " ".join(part for part in (f"▲ {offset}" if offset else "", f"▼ {below} more" if below else "") if part)
             + " "
         )
+    if width_of((Span(more),)) > width - 4:
+        more = ""
     room = width - 4 - width_of((Span(more),))
     foot: Line = (Span(" "), *sheet.foot, Span(" ")) if sheet.foot else ()
     while foot and width_of(foot) > room:

@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from console import paint
 from console.arrange import PANELS, Arrangement, Facts, Region, arrange
-from console.draw.frame import scroll_limit
+from console.draw.frame import Frame, framed, scroll_limit
 from console.look import Look, faded
 from console.spans import Line
 from console.tones import Tone
@@ -59,7 +59,8 @@ class RegionWidget(Widget):
         else:
             sheet = paint.sheet(name, view, arrangement)
             self.offset_rows = min(self.offset_rows, scroll_limit(sheet, box.height))
-            rows = paint.panel(name, sheet, arrangement, self.offset_rows, focused=focused is name)
+            frame = Frame(box.width, box.height, self.offset_rows, PANELS.index(name) + 1, focused is name)
+            rows = framed(sheet, frame)
         self._drawn = drawn
         live = not (view.link.stale and view.lanes is not None) or self.region_name not in PANELS
         before, self._rows = self._rows, rows

@@ -1,0 +1,104 @@
+"""The client's sentences and the one-frame print, against a real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from console.app import run
+from console.client import HealthClient, Unreachable
+from console.once import print_once
+from engine.protocol import Health, Status
+from tests.support import fake_health
+from tests.support.fake_health import FakeHealth
+
+
+def fetch(url: str) -> Health:
+    async def once() -> Health:
+        async with HealthClient(url) as client:
+            return await client.fetch()
+
+    return asyncio.run(once())
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """A server that gives one fixed answer, whatever it is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(body)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+def http(status: str, body: bytes) -> bytes:
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
+
+
+@pytest.fixture
+def closed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_snapshot_counts_whatever_its_status_code() -> None:
+    with FakeHealth(fake_health.loading) as server:
+        assert fetch(server.url + "/").status is Status.LOADING
+
+
+def test_nothing_there(closed_port: str) -> None:
+    with pytest.raises(Unreachable, match=r"^connection refused$"):
+        fetch(closed_port)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (http("404 Not Found", b"{}"), "status 404, not a tandem-health-1 body"),
+        (http("200 OK", b"<html>"), "status 200, not a tandem-health-1 body"),
+        (http("401 Unauthorized", b""), "wants a token"),
+        (b"", "disconnected"),
+    ],
+)
+def test_what_is_no_snapshot_is_said(answer: bytes, sentence: str) -> None:
+    with answering(answer) as url, pytest.raises(Unreachable, match=sentence):
+        fetch(url)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://", "http://[::1", "ftp://x"])
+def test_an_address_that_is_none(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(url) == run(url, once=True) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith(f"tandem console: --url {url}: ") for line in lines)
+
+
+def test_once_prints_a_frame_without_escapes_into_a_pipe() -> None:
+    out = io.StringIO()
+    with FakeHealth(fake_health.waiting) as server:
+        assert print_once(server.url, out) == 0
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert "◔ 2 waiting" in text
+    assert re.search(r"waits for a slot: all 4 slots are busy", text)
+
+
+def test_once_exits_three_when_nothing_answers(closed_port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(closed_port, once=True) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"tandem console: nothing to show at {closed_port}: connection refused\n"
