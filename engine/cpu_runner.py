@@ -14,8 +14,10 @@ from engine.models.llama import LlamaConfig
 from engine.protocol import WeightForm
 from engine.rows import RowBatch
 from engine.runner import KvAddresses
-from kernels.cpu.backend import BackendChoice, choose
+from kernels.cpu.backend import BackendChoice, choose, torch
 from kernels.forms import RawTensor
+from kernels.invariance import RowVarianceError
+from kernels.program import Program
 
 
 def kv_layout(config: LlamaConfig) -> KvLayout:
@@ -48,9 +50,11 @@ class CpuRunner:
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}; at least 1 is needed")
         choice = backend if backend is not None else choose()
-        recorder = choice.recorder(threads, max_rows)
-        llama.record(recorder, config, tensors)
-        self._program = recorder.finish()
+        try:
+            self._program = _program(choice, config, tensors, threads, max_rows)
+        except RowVarianceError as error:
+            choice = torch(str(error))
+            self._program = _program(choice, config, tensors, threads, max_rows)
         self.config = config
         self.max_rows = max_rows
         self.vocab_size = config.vocab
@@ -101,3 +105,11 @@ class CpuRunner:
             raise ValueError(f"a token outside 0 .. {self.vocab_size - 1} (vocab) in a pass")
         if batch.kv_row.min() < 0 or (batch.kv_row >= self._windows[batch.slot]).any():
             raise ValueError("a KV row outside its slot's window in a pass")
+
+
+def _program(
+    choice: BackendChoice, config: LlamaConfig, tensors: Mapping[str, RawTensor], threads: int, max_rows: int
+) -> Program:
+    recorder = choice.recorder(threads, max_rows)
+    llama.record(recorder, config, tensors)
+    return recorder.finish()

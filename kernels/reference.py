@@ -15,8 +15,7 @@ def dequantise(tensor: RawTensor) -> Array:
     """The values of a tensor as float32, in its shape."""
     data = np.ascontiguousarray(tensor.data)
     if tensor.form is Form.F32:
-        values: Array = data.view(np.float32)
-        return values.reshape(tensor.shape)
+        return np.asarray(data.view(np.float32).reshape(tensor.shape), np.float32)
     if tensor.form is Form.F16:
         return data.view(np.float16).astype(np.float32).reshape(tensor.shape)
     if tensor.form is Form.BF16:
@@ -38,8 +37,7 @@ def quantise_rows(x: Array) -> Array:
     blocks = x.reshape(-1, 32)
     amax = np.abs(blocks).max(axis=1, keepdims=True)
     inverse = np.divide(np.float32(127.0), amax, out=np.zeros_like(amax), where=amax > 0)
-    codes: Array = (np.rint(blocks * inverse) * (amax / np.float32(127.0))).astype(np.float32)
-    return codes.reshape(x.shape)
+    return np.asarray((np.rint(blocks * inverse) * (amax / np.float32(127.0))).reshape(x.shape), np.float32)
 
 
 def linear(x: Array, weight: RawTensor, bias: Array | None = None) -> Array:

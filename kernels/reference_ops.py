@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from kernels import reference as ref
 from kernels.forms import RawTensor
+from kernels.kv_view import kv_rows
 from kernels.program import Heads, Linear, Norm, PassRows, Rotary, vector
 
 Values = dict[int, ref.Array]
@@ -83,12 +83,6 @@ class ReferenceOps:
     def _add(self, step: Callable[[PassRows, NDArray[np.uint64], Values], ref.Array]) -> int:
         self._steps.append(step)
         return len(self._steps) - 1
-
-
-def kv_rows(base: int, rows: int, heads: Heads) -> NDArray[np.float16]:
-    """The first `rows` KV rows at address `base`, shape (rows, kv_heads, head_dim), writable in place."""
-    raw = (ctypes.c_uint16 * (rows * heads.kv_width)).from_address(base)
-    return np.ctypeslib.as_array(raw).view(np.float16).reshape(rows, heads.kv_heads, heads.head_dim)
 
 
 def _norm(x: ref.Array, norm: Norm | None) -> ref.Array:

@@ -12,6 +12,7 @@ OP_NAMES = ("embed", "project", "rotate_store", "attend", "add_linear", "project
 OP_CODES = {name: code for code, name in enumerate(OP_NAMES)}
 
 MAX_HEAD_DIM = 256
+QUANTISED_BLOCK_BYTES = 40
 
 
 class Matrix(c.Structure):
@@ -76,8 +77,6 @@ class Workspace(c.Structure):
     _fields_ = (
         ("x", c.c_void_p),
         ("q", c.c_void_p),
-        ("d", c.c_void_p),
-        ("s", c.c_void_p),
         ("partial", c.c_void_p),
         ("partial_floats", c.c_int64),
     )

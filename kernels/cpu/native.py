@@ -318,9 +318,7 @@ class NativeProgram:
         partial = PARTIAL_FLOATS if cells else 0
         return abi.Workspace(
             self._buffer("normalised", rows * inputs * 4),
-            self._buffer("quantised", rows * inputs),
-            self._buffer("scales", rows * (inputs // 32 + 1) * 4),
-            self._buffer("sums", rows * (inputs // 32 + 1) * 4),
+            self._buffer("quantised", rows * (inputs // 32) * abi.QUANTISED_BLOCK_BYTES),
             self._buffer("splits", partial * 4),
             partial,
         )

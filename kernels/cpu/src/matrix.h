@@ -41,41 +41,33 @@ inline int64_t group_bytes(int form, int64_t k) {
     }
 }
 
-// Rows as a matrix product reads them: float32 inputs, and int8 inputs with a scale and a scaled sum for each 32.
-struct Rows {
-    const float* x;
-    const int8_t* q;
-    const float* d;
-    const float* s;
-    int64_t x_stride;
-    int64_t q_stride;
-    int64_t d_stride;
+// 32 inputs of a row: x = d * q, s = d * sum(q). Side by side, so that a row of a tile costs one pointer.
+struct QBlock {
+    int8_t q[32];
+    float d;
+    float s;
 };
 
-// Quantise 32 * blocks values: q = round(x * 127 / amax), d = amax / 127, s = d * sum(q).
-inline void quantise_row(const float* x, int blocks, int8_t* q, float* d, float* s) {
-    for (int b = 0; b < blocks; ++b, x += 32, q += 32) {
+// Rows as a matrix product reads them: float32 or quantised, strides in elements.
+struct Rows {
+    const float* x;
+    const QBlock* q;
+    int64_t x_stride;
+    int64_t q_stride;
+};
+
+// Quantise 32 * blocks values: q = round(x * 127 / amax), d = amax / 127.
+inline void quantise_row(const float* x, int64_t blocks, QBlock* out) {
+    for (int64_t b = 0; b < blocks; ++b, x += 32) {
         const F8 x0 = f8_load(x), x1 = f8_load(x + 8), x2 = f8_load(x + 16), x3 = f8_load(x + 24);
         const F8 top = f8_max(f8_max(f8_abs(x0), f8_abs(x1)), f8_max(f8_abs(x2), f8_abs(x3)));
         const float amax = f8_largest(top);
-        const float scale = amax / 127.0f;
         const F8 inverse = f8_set(amax > 0.0f ? 127.0f / amax : 0.0f);
         const I8 q0 = f8_round(x0 * inverse), q1 = f8_round(x1 * inverse);
         const I8 q2 = f8_round(x2 * inverse), q3 = f8_round(x3 * inverse);
-#if TANDEM_AVX2
-        const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(q0.v, q1.v), _mm256_packs_epi32(q2.v, q3.v));
-        const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-        _mm256_storeu_si256((__m256i*)q, _mm256_permutevar8x32_epi32(packed, order));
-#else
-        i8_store_int8(q, q0);
-        i8_store_int8(q + 8, q1);
-        i8_store_int8(q + 16, q2);
-        i8_store_int8(q + 24, q3);
-#endif
-        int32_t sum = 0;
-        for (int i = 0; i < 32; ++i) sum += q[i];
-        d[b] = scale;
-        s[b] = scale * float(sum);
+        QBlock& block = out[b];
+        block.d = amax / 127.0f;
+        block.s = block.d * float(i8_store32(block.q, q0, q1, q2, q3));
     }
 }
 
@@ -149,6 +141,9 @@ inline void unpack_output(const Matrix& m, int64_t output, float* x) {
 
 #if TANDEM_AVX2
 
+// Holds the compiler to adding as it goes: left alone it keeps all products of a block and spills them.
+#define TANDEM_KEEP(v) asm("" : "+x"(v))
+
 inline __m256i broadcast4(const int8_t* q) {
     int32_t word;
     std::memcpy(&word, q, 4);
@@ -166,7 +161,7 @@ inline __m256i dot_u8_s8(__m256i acc, __m256i u, __m256i s) {
 
 // Integer dots of a 4-bit block of eight outputs with the blocks of R rows.
 template <int R>
-inline void dot4(const uint8_t* w, const int8_t* const (&q)[R], I8 (&dot)[R]) {
+inline void dot4(const uint8_t* w, const QBlock* const (&q)[R], I8 (&dot)[R]) {
     const __m256i nibble = _mm256_set1_epi8(15);
     __m256i acc[R];
     for (int r = 0; r < R; ++r) acc[r] = _mm256_setzero_si256();
@@ -176,12 +171,13 @@ inline void dot4(const uint8_t* w, const int8_t* const (&q)[R], I8 (&dot)[R]) {
         const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
         for (int r = 0; r < R; ++r) {
 #if TANDEM_VNNI
-            acc[r] = dot_u8_s8(acc[r], low, broadcast4(q[r] + 4 * j));
-            acc[r] = dot_u8_s8(acc[r], high, broadcast4(q[r] + 16 + 4 * j));
+            acc[r] = dot_u8_s8(acc[r], low, broadcast4(q[r]->q + 4 * j));
+            acc[r] = dot_u8_s8(acc[r], high, broadcast4(q[r]->q + 16 + 4 * j));
 #else
             // At most 8 * 2 * 15 * 127 = 30480 in a 16-bit lane: no saturation.
-            acc[r] = _mm256_add_epi16(acc[r], _mm256_maddubs_epi16(low, broadcast4(q[r] + 4 * j)));
-            acc[r] = _mm256_add_epi16(acc[r], _mm256_maddubs_epi16(high, broadcast4(q[r] + 16 + 4 * j)));
+            acc[r] = _mm256_add_epi16(acc[r], _mm256_maddubs_epi16(low, broadcast4(q[r]->q + 4 * j)));
+            acc[r] = _mm256_add_epi16(acc[r], _mm256_maddubs_epi16(high, broadcast4(q[r]->q + 16 + 4 * j)));
+            TANDEM_KEEP(acc[r]);
 #endif
         }
     }
@@ -194,13 +190,13 @@ inline void dot4(const uint8_t* w, const int8_t* const (&q)[R], I8 (&dot)[R]) {
 }
 
 template <int R>
-inline void dot8(const uint8_t* w, const int8_t* const (&q)[R], I8 (&dot)[R]) {
+inline void dot8(const uint8_t* w, const QBlock* const (&q)[R], I8 (&dot)[R]) {
     for (int r = 0; r < R; ++r) dot[r].v = _mm256_setzero_si256();
     for (int j = 0; j < 8; ++j) {
         const __m256i signed_w = _mm256_loadu_si256((const __m256i*)(w + j * 32));
         const __m256i size = _mm256_abs_epi8(signed_w);
         for (int r = 0; r < R; ++r) {
-            const __m256i a = _mm256_sign_epi8(broadcast4(q[r] + 4 * j), signed_w);
+            const __m256i a = _mm256_sign_epi8(broadcast4(q[r]->q + 4 * j), signed_w);
 #if TANDEM_VNNI
             dot[r].v = dot_u8_s8(dot[r].v, size, a);
 #else
@@ -215,14 +211,14 @@ inline void dot8(const uint8_t* w, const int8_t* const (&q)[R], I8 (&dot)[R]) {
 #else
 
 template <int R>
-inline void dot4(const uint8_t* w, const int8_t* const (&q)[R], I8 (&dot)[R]) {
+inline void dot4(const uint8_t* w, const QBlock* const (&q)[R], I8 (&dot)[R]) {
     for (int r = 0; r < R; ++r) {
         for (int o = 0; o < 8; ++o) {
             int32_t sum = 0;
             for (int j = 0; j < 4; ++j)
                 for (int i = 0; i < 4; ++i) {
                     const uint8_t both = w[j * 32 + o * 4 + i];
-                    sum += int32_t(both & 15) * q[r][4 * j + i] + int32_t(both >> 4) * q[r][16 + 4 * j + i];
+                    sum += int32_t(both & 15) * q[r]->q[4 * j + i] + int32_t(both >> 4) * q[r]->q[16 + 4 * j + i];
                 }
             dot[r].v[o] = sum;
         }
@@ -230,18 +226,22 @@ inline void dot4(const uint8_t* w, const int8_t* const (&q)[R], I8 (&dot)[R]) {
 }
 
 template <int R>
-inline void dot8(const uint8_t* w, const int8_t* const (&q)[R], I8 (&dot)[R]) {
+inline void dot8(const uint8_t* w, const QBlock* const (&q)[R], I8 (&dot)[R]) {
     for (int r = 0; r < R; ++r) {
         for (int o = 0; o < 8; ++o) {
             int32_t sum = 0;
             for (int j = 0; j < 8; ++j)
-                for (int i = 0; i < 4; ++i) sum += int32_t(int8_t(w[j * 32 + o * 4 + i])) * q[r][4 * j + i];
+                for (int i = 0; i < 4; ++i) sum += int32_t(int8_t(w[j * 32 + o * 4 + i])) * q[r]->q[4 * j + i];
             dot[r].v[o] = sum;
         }
     }
 }
 
 #endif
+
+// Weights are read once, front to back; the hardware's own prefetch starts anew at each page.
+constexpr int64_t kAhead = 4096;
+inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // acc[r] = the eight outputs of `group` for rows row .. row + R - 1.
 template <int R, int FORM>
@@ -271,15 +271,13 @@ inline void product_tile(const uint8_t* group, int64_t k, const Rows& rows, int6
         const int64_t blocks = k / 32;
         constexpr int kWords = FORM == kQ8_0 ? 8 : 4;
         constexpr int kScale = FORM == kQ4_1 ? 16 : 8;
+        constexpr int64_t kBlockBytes = kWords * 32 + kScale * 2;
         const uint16_t* scales = (const uint16_t*)(group + blocks * kWords * 32);
-        const int8_t* q[R];
-        const float* d[R];
-        const float* s[R];
+        const QBlock* q[R];
+        F8 sum[R];  // not `acc`: bytes read through q might alias it
         for (int r = 0; r < R; ++r) {
             q[r] = rows.q + (row + r) * rows.q_stride;
-            d[r] = rows.d + (row + r) * rows.d_stride;
-            s[r] = rows.s + (row + r) * rows.d_stride;
-            acc[r] = f8_set(0.0f);
+            sum[r] = f8_set(0.0f);
         }
         for (int64_t b = 0; b < blocks; ++b) {
             I8 dot[R];
@@ -287,18 +285,20 @@ inline void product_tile(const uint8_t* group, int64_t k, const Rows& rows, int6
                 dot8<R>(group + b * 256, q, dot);
             else
                 dot4<R>(group + b * 128, q, dot);
+            for (int64_t line = 0; line < kBlockBytes; line += 64) prefetch(group + kAhead + b * kBlockBytes + line);
             const F8 dw = f8_load_f16(scales + b * kScale);
-            for (int r = 0; r < R; ++r) acc[r] = f8_fma(f8_from(dot[r]), dw * f8_set(d[r][b]), acc[r]);
+            for (int r = 0; r < R; ++r) sum[r] = f8_fma(f8_from(dot[r]), dw * f8_set(q[r]->d), sum[r]);
             if constexpr (FORM == kQ4_1) {
                 const F8 low = f8_load_f16(scales + b * kScale + 8);
-                for (int r = 0; r < R; ++r) acc[r] = f8_fma(low, f8_set(s[r][b]), acc[r]);
+                for (int r = 0; r < R; ++r) sum[r] = f8_fma(low, f8_set(q[r]->s), sum[r]);
             }
             if constexpr (FORM == kQ4_0) {
                 const F8 low = dw * f8_set(-8.0f);
-                for (int r = 0; r < R; ++r) acc[r] = f8_fma(low, f8_set(s[r][b]), acc[r]);
+                for (int r = 0; r < R; ++r) sum[r] = f8_fma(low, f8_set(q[r]->s), sum[r]);
             }
-            for (int r = 0; r < R; ++r) q[r] += 32;
+            for (int r = 0; r < R; ++r) ++q[r];
         }
+        for (int r = 0; r < R; ++r) acc[r] = sum[r];
     }
 }
 

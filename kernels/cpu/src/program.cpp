@@ -60,9 +60,7 @@ struct Pass {
 // Transient buffers, sized by the recorder for its largest pass.
 struct Workspace {
     float* x;       // normalised inputs, rows x width
-    int8_t* q;      // quantised inputs
-    float* d;       // their scales
-    float* s;       // their scaled sums
+    QBlock* q;      // quantised inputs
     float* partial; // attention splits
     int64_t partial_floats;
 };
@@ -164,12 +162,12 @@ class Runner {
         }
         bool any = false;
         for (int i = 0; i < op.matrices; ++i) any = any || quantised(op.m[i].form);
-        if (any) quantise_row(x, int(k / 32), ws_.q + to * k, ws_.d + to * (k / 32), ws_.s + to * (k / 32));
+        if (any) quantise_row(x, k / 32, ws_.q + to * (k / 32));
     }
 
     Rows prepared(const Op& op) const {
         const int64_t k = op.m[0].k;
-        return {op.norm ? ws_.x : op.in, ws_.q, ws_.d, ws_.s, op.norm ? k : op.in_stride, k, k / 32};
+        return {op.norm ? ws_.x : op.in, ws_.q, op.norm ? k : op.in_stride, k / 32};
     }
 
     // Divide `groups` x `rows` among the team: fn(group from, group to, row from, row to). Few rows are bound by reading
