@@ -29,7 +29,7 @@ def dequantise(tensor: RawTensor) -> Array:
     scale = np.ascontiguousarray(blocks[:, :2]).view(np.float16).astype(np.float32)
     low = -8.0 * scale if head == 2 else np.ascontiguousarray(blocks[:, 2:4]).view(np.float16).astype(np.float32)
     codes = np.concatenate([blocks[:, head:] & 15, blocks[:, head:] >> 4], axis=1)
-    return (scale * codes + low).astype(np.float32).reshape(tensor.shape)
+    return np.asarray((scale * codes + low).reshape(tensor.shape), np.float32)
 
 
 def quantise_rows(x: Array) -> Array:
@@ -51,7 +51,7 @@ def linear(x: Array, weight: RawTensor, bias: Array | None = None) -> Array:
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
     mean = np.mean(x.astype(np.float64) ** 2, axis=-1, keepdims=True)
-    return (x / np.sqrt(mean + eps) * weight).astype(np.float32)
+    return np.asarray(x / np.sqrt(mean + eps) * weight, np.float32)
 
 
 def rotate(x: Array, positions: NDArray[np.int32], rotary: Rotary) -> Array:
