@@ -22,19 +22,22 @@ from engine.protocol import Health, PlanDecision, PlanMemory, PlanReport, Role, 
 from engine.roles.residency import Residency, RoleClaim
 
 NOT_BUILT = "roles do not run yet"
+LOWER_PEAK = "a lower declared peak"
+SHORTER_WINDOW = "a shorter window"
 LOAD, REFUSE, KEEP = "load", "refuse", "keep"
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFigures:
     """What a plan is made on, in bytes: memory `available` now, the `floor` that admission keeps, the `margin` that
-    roles leave above it, and the engine's `growth` still to come."""
+    roles leave above it, and the engine's `growth` still to come, with the words for what makes that smaller."""
 
     source: str
     available: int
     floor: int
     margin: int
     growth: int
+    less_growth: str = LOWER_PEAK
 
 
 def plan(
@@ -105,6 +108,7 @@ def figures_of(health: Health, residency: Residency, margin: int) -> PlanFigures
         floor=memory.floor,
         margin=margin if residency.margin_bytes is None else residency.margin_bytes,
         growth=growth_to_come(declared_peak=peak, holds=holds, longest_window=longest_window_left(health)),
+        less_growth=SHORTER_WINDOW if peak is None else LOWER_PEAK,
     )
 
 
@@ -153,21 +157,19 @@ def _left(after: int) -> str:
 
 def _why(after: int, figures: PlanFigures) -> str:
     floor, margin = size(figures.floor), size(figures.margin)
+    both = size(figures.floor + figures.margin)
     if after < 0:
         return f"would take {size(-after)} more than there is, and {floor} stays free as the floor"
     if after < figures.floor:
         return f"would leave {size(after)}, under the {floor} floor"
-    return (
-        f"would leave {size(after)}, above the {floor} floor but under the {size(figures.floor + figures.margin)} of "
-        f"floor plus the {margin} margin"
-    )
+    return f"would leave {size(after)}, above the {floor} floor but under {both}, the floor plus the {margin} margin"
 
 
 def _to_fit(after: int, figures: PlanFigures, taken: Sequence[RoleClaim]) -> str:
     short = figures.floor + figures.margin - after
     ways: list[str] = []
     if figures.growth > 0:
-        ways.append("a lower declared peak")
+        ways.append(figures.less_growth)
     if figures.margin > 0:
         ways.append("a smaller margin")
     smallest = min((role for role in taken if role.claim_bytes >= short), key=lambda r: r.claim_bytes, default=None)

@@ -41,7 +41,7 @@ def test_a_second_decider_is_refused_above_the_floor_and_under_the_margin():
     assert decision.decision == REFUSE
     assert decision.headroom_after == gib(28.97) - gib(8.25) - gib(3)
     assert decision.reason == (
-        "not loaded, kept free for requests: would leave 17.72 GiB, above the 15 GiB floor but under the 19 GiB of "
+        "not loaded, kept free for requests: would leave 17.72 GiB, above the 15 GiB floor but under 19 GiB, the "
         "floor plus the 4 GiB margin"
     )
     assert decision.to_fit is not None
@@ -118,7 +118,11 @@ def test_growth_without_a_declared_peak_is_what_the_longest_window_may_still_com
     ]
     body = fake_health.health(0.0, lanes)
     assert longest_window_left(body) == body.kv_pool.reserved_bytes // 2 - 1000000
-    assert figures_of(body, Residency(()), margin=5).growth == longest_window_left(body)
+    figures = figures_of(body, Residency(()), margin=5)
+    assert figures.growth == longest_window_left(body)
+    (refused,) = plan(figures, [role("big", 100)], dry_run=True).decisions
+    assert refused.to_fit is not None
+    assert refused.to_fit.endswith("for floor and margin: a shorter window, a smaller margin, or fewer slots")
     assert longest_window_left(fake_health.loading(0.0)) == 0
 
 
