@@ -1,0 +1,263 @@
+"""The HTTP layer over the real loop and a fake model: faults that only show where both meet."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.boot import Parts
+from engine.config import EngineConfig
+from engine.loop import Engine
+from engine.memory.probe import FixedProbe
+from engine.protocol import Health
+from engine.rows import RowBatch
+from tests.engine.http.conftest import SERVICE
+from tests.engine.http.talk import COMPLETIONS, content_of, error_of, events
+from tests.support.fake_model import FakeRunner, fake_model, greedy, reading
+from tests.support.scripted_engine import wait_until
+from tests.support.served import Served, served
+
+WINDOW = 2048
+CHUNK = 64
+PROMPT = [3, 1, 4, 1, 5]
+
+
+@dataclass
+class Gate:
+    """Holds the engine inside a forward: `passes(n)` lets n more through, `open` all."""
+
+    allowed: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    held: threading.Event = field(default_factory=threading.Event)
+    is_open: bool = True
+
+    def __call__(self, batch: RowBatch) -> None:
+        if not self.is_open:
+            self.held.set()
+            assert self.allowed.acquire(timeout=20)
+
+    def close(self) -> None:
+        self.held.clear()
+        self.is_open = False
+
+    def open(self) -> None:
+        self.is_open = True
+        self.allowed.release(1000)
+
+
+@dataclass
+class House:
+    """A served engine, the gate in its model, and short words for asking it."""
+
+    server: Served
+    engine: Engine
+    runner: FakeRunner
+    gate: Gate
+
+    def post(self, **fields: Any) -> httpx.Response:
+        return httpx.post(self.server.url + COMPLETIONS, json=body_of(**fields), timeout=20)
+
+    def health(self) -> Health:
+        return self.engine.health()
+
+    @contextmanager
+    def asked(self, **fields: Any) -> Iterator[socket.socket]:
+        """A request over a bare socket; leaving the block is the client's leaving."""
+        body = json.dumps(body_of(**fields)).encode()
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as opened:
+            opened.sendall(head.encode() + body)
+            yield opened
+
+    def settles(self, *, abandoned: int) -> bool:
+        """Whether everything is idle again, the leavers counted, and the books agree."""
+
+        def settled() -> bool:
+            parallel = self.health().parallel
+            return (parallel.running, parallel.waiting, parallel.totals.abandoned) == (0, 0, abandoned)
+
+        if not wait_until(settled):
+            return False
+        state = self.engine._serving()
+        return state.memory.ledger.outstanding() == 0 and self.server.app.exchanges.count == 0
+
+
+def body_of(**fields: Any) -> dict[str, Any]:
+    return {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True, **fields}
+
+
+@pytest.fixture
+def house() -> Iterator[Callable[..., House]]:
+    """Makes served engines; each must have kept its books when the test is over."""
+    made: list[tuple[House, Any]] = []
+
+    def make(*, parallel: int = 2, queue_limit: int = 8) -> House:
+        gate = Gate()
+        runner = FakeRunner(before=gate)
+        model = fake_model(runner, WINDOW)
+        config = EngineConfig(
+            model=Path("fake"),
+            model_name="fake",
+            parallel=parallel,
+            max_len=WINDOW,
+            prefill_chunk=CHUNK,
+            kv_margin_rows=8,
+            queue_limit=queue_limit,
+        )
+        probe = FixedProbe(reading())
+        engine = Engine(config, Parts(load=lambda _config, _progress: model, probe=lambda: probe))
+        engine.start()
+        assert engine.wait_ready(10)
+        serving = served(engine, SERVICE)
+        made.append((House(serving.__enter__(), engine, runner, gate), serving))
+        return made[-1][0]
+
+    yield make
+    for one, serving in made:
+        one.gate.open()
+        state = one.engine._serving()
+        one.engine.close(10)
+        assert state.memory.ledger.outstanding() == 0
+        serving.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_in_a_long_read(house: Callable[..., House], stream: bool) -> None:
+    """1,500 prompt tokens, gone in the first chunk: no further chunk is read, the slot is free, it is counted."""
+    h = house()
+    h.gate.close()
+    with h.asked(prompt=[7] * 1500, stream=stream):
+        assert h.gate.held.wait(10)
+    assert wait_until(lambda: h.server.app.exchanges.count == 0)
+    h.gate.open()
+    assert h.settles(abandoned=1)
+    assert [sum(one.values()) for one in h.runner.passes] == [CHUNK]
+    assert h.post().json()["choices"][0]["text"].split() == [str(token) for token in greedy(PROMPT, 8)]
+
+
+def test_leaving_the_queue(house: Callable[..., House]) -> None:
+    """Two slots busy, a third waits and leaves: nothing is ever read for it."""
+    h = house()
+    h.gate.close()
+    with h.asked(stream=True, max_tokens=1000), h.asked(stream=True, max_tokens=1000):
+        assert h.gate.held.wait(10)
+        h.gate.allowed.release(5)
+        assert wait_until(lambda: h.health().parallel.running == 2)
+        with h.asked(prompt=[9] * 333, stream=True):
+            assert wait_until(lambda: h.server.app.exchanges.count == 3)
+        assert wait_until(lambda: h.server.app.exchanges.count == 2)
+        h.gate.open()
+    assert h.settles(abandoned=3)
+    assert max(sum(one.values()) for one in h.runner.passes) <= len(PROMPT) * 2
+
+
+def test_leaving_stops_every_choice(house: Callable[..., House]) -> None:
+    h = house()
+    with h.asked(n=2, stream=True, max_tokens=1000) as opened:
+        received = b""
+        while b'"index":1,"text":"' not in received:
+            received += opened.recv(4096)
+    assert h.settles(abandoned=1)
+    assert h.health().kv_pool.committed_bytes < 1000 * 2 * 4096
+
+
+def test_pages_answer_while_a_chunk_is_computed(house: Callable[..., House]) -> None:
+    h = house()
+    h.gate.close()
+    with h.asked(prompt=[7] * 1900, stream=True):
+        assert h.gate.held.wait(10)
+        for path in ("/health", "/metrics", "/slots", "/v1/status"):
+            assert httpx.get(h.server.url + path, timeout=10).status_code == 200
+        h.gate.open()
+    assert h.settles(abandoned=1)
+
+
+def test_one_runs_one_waits_four_are_refused(house: Callable[..., House]) -> None:
+    h = house(parallel=1, queue_limit=1)
+    h.gate.close()
+    answers: list[httpx.Response] = []
+    threads = [threading.Thread(target=lambda: answers.append(h.post())) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    assert wait_until(lambda: len(answers) == 4)
+    assert {(a.status_code, a.headers["retry-after"], error_of(a)["code"]) for a in answers} == {
+        (503, "5", "queue_full")
+    }
+    h.gate.open()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(a.status_code for a in answers) == [200, 200, 503, 503, 503, 503]
+    assert h.settles(abandoned=0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_over_several_tokens(house: Callable[..., House], stream: bool) -> None:
+    """No part of the stop is sent; what was held back for a stop that did not come is."""
+    h = house()
+    words = [str(token) for token in greedy(PROMPT, 8)]
+    stop = " ".join(words[2:5])
+
+    def text(**fields: Any) -> tuple[str, str]:
+        response = h.post(stream=stream, **fields)
+        if not stream:
+            choice = response.json()["choices"][0]
+            return choice["text"], choice["finish_reason"]
+        chunks = events(response.text)
+        return content_of(chunks), chunks[-2]["choices"][0]["finish_reason"]
+
+    assert text(stop=[stop]) == (" ".join(words[:2]) + " ", "stop")
+    assert text(stop=[stop + " never"], max_tokens=5) == (" ".join(words[:5]) + " ", "length")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompts_around_the_window(house: Callable[..., House], stream: bool) -> None:
+    h = house()
+    fits = h.post(prompt=[7] * (WINDOW - 1), max_tokens=50, stream=stream)
+    assert fits.status_code == 200
+    assert fits.headers["x-tandem-max-tokens"] == "50 -> 1"
+    if not stream:
+        assert fits.json()["usage"]["completion_tokens"] == 1
+        assert fits.json()["choices"][0]["finish_reason"] == "length"
+    for length in (WINDOW, WINDOW + 1, WINDOW * 3 // 2):
+        refused = h.post(prompt=[7] * length, stream=stream)
+        assert refused.status_code == 400
+        error = error_of(refused)
+        assert error["code"] == "context_length_exceeded"
+        assert f"{length:,}" in error["message"]
+        assert f"{WINDOW:,}" in error["message"]
+
+
+def test_cached_tokens_are_the_truth(house: Callable[..., House]) -> None:
+    """The same prompt again: all but its last token are resumed, with the same greedy text."""
+    h = house()
+    prompt = [7, 8, 9] * 20
+    first, again = (h.post(prompt=prompt).json() for _ in range(2))
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == len(prompt) - 1
+    assert first["choices"] == again["choices"]
+
+
+def test_a_waiting_stream_says_so(house: Callable[..., House]) -> None:
+    h = house(parallel=1)
+    h.gate.close()
+    with h.asked(max_tokens=1000, stream=True):
+        assert h.gate.held.wait(10)
+        h.gate.allowed.release(3)
+        assert wait_until(lambda: h.health().parallel.running == 1)
+        with h.asked(stream=True) as waiting:
+            assert wait_until(lambda: h.server.app.exchanges.count == 2)
+            h.gate.allowed.release(5)
+            received = b""
+            while b": waiting: the only slot is busy\n\n" not in received:
+                received += waiting.recv(4096)
+            assert b"x-tandem-wait: slot" in received
+        h.gate.open()
+    assert h.settles(abandoned=2)
