@@ -141,7 +141,7 @@ def _narrow(width: int, body: int, facts: Facts) -> dict[Region, Box]:
     rest = body - lanes
     y += lanes
     pair = 4 if rest >= 8 else 3
-    if rest >= pair + 3:
+    if rest >= pair + 3 and width >= 24:
         half = width // 2
         queue = rest - pair
         boxes[Region.QUEUE] = Box(0, y, width, queue)

@@ -62,6 +62,11 @@ def span(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
 
 
+def short_span(seconds: float | None) -> str:
+    """A duration in at most six characters, for narrow columns: `0.21s`, `42s`, `3m20s`, `2h05m`."""
+    return span(seconds).replace(" ", "")
+
+
 def rate(tokens_per_second: float | None) -> str:
     """Tokens a second without the unit: `31.2`, `410`."""
     if tokens_per_second is None:

@@ -23,7 +23,7 @@ from engine.protocol import (
     WaitState,
 )
 
-STALE_S = 2.0
+STALE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,15 @@ class HeaderView:
 
 @dataclass(frozen=True)
 class LaneView:
-    """One slot. `read_*` are prompt tokens, `done` and `limit` tokens of the answer, rows are KV rows."""
+    """One slot. `text` says the phase, `short` the same where room is scarce: its word and its rate.
+
+    `read_*` are prompt tokens, `done` and `limit` tokens of the answer, rows are KV rows."""
 
     slot: int
     kind: str
     word: Word
     text: str
+    short: str
     busy: bool
     reading: bool
     rates: tuple[float, ...]
@@ -120,7 +123,7 @@ class LaneView:
     request: str = ""
     client: str = ""
     age: str = ""
-    ttft: str = ""
+    ttft_s: float | None = None
     cached: str = ""
     per_round: str = ""
     prompt: int = 0
@@ -128,7 +131,7 @@ class LaneView:
     limit: int = 0
     read_done: int = 0
     read_total: int = 0
-    left: str = ""
+    left_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -319,7 +322,7 @@ def _header(health: Health | None, track: Track, link: Link) -> HeaderView:
         trouble.insert(0, f"no progress for {figures.span(progress)}")
     return HeaderView(
         model=literal(model.name) if model else "no model yet",
-        detail=" · ".join(literal(part) for part in (model.arch, model.device, health.version) if part)
+        detail=" · ".join(literal(part) for part in (model.arch, model.device, f"v{health.version}") if part)
         if model
         else health.version,
         uptime=figures.span(health.uptime_s),
@@ -348,6 +351,7 @@ def _lane(lane: Lane, past: LaneTrack, stale: bool) -> LaneView:
         kind=literal(lane.kind),
         word=word,
         text=text,
+        short=_short(text, word),
         busy=request is not None,
         reading=lane.state in (LaneState.PREFILLING, LaneState.YIELDED, LaneState.RESTORING),
         rates=past.rates,
@@ -360,17 +364,17 @@ def _lane(lane: Lane, past: LaneTrack, stale: bool) -> LaneView:
     )
     if request is None:
         return base
-    left = ""
+    left_s: float | None = None
     unread = request.prefill_total - request.prefill_done
     if lane.state is LaneState.PREFILLING and past.reading_tok_s and unread > 0 and not stale:
-        left = figures.span(unread / past.reading_tok_s)
+        left_s = unread / past.reading_tok_s
     accepted = request.accepted_per_round
     return replace(
         base,
         request=literal(request.id),
         client=literal(request.client),
         age=figures.span(request.age_s),
-        ttft=figures.span(request.ttft_s) if request.ttft_s is not None else "",
+        ttft_s=request.ttft_s,
         cached=figures.percent(request.cached_tokens, request.prompt_tokens),
         per_round=f"{accepted:.1f}" if accepted is not None and lane.state is LaneState.DECODING else "",
         prompt=request.prompt_tokens,
@@ -378,8 +382,14 @@ def _lane(lane: Lane, past: LaneTrack, stale: bool) -> LaneView:
         limit=request.max_tokens,
         read_done=request.prefill_done,
         read_total=request.prefill_total,
-        left=left,
+        left_s=left_s,
     )
+
+
+def _short(text: str, word: Word) -> str:
+    """The phase's word with the rate, which ends the phase text where there is one."""
+    rate = text.rpartition(", ")[2] if text.endswith(" tok/s") else ""
+    return f"{word.word}, {rate}" if rate else word.word
 
 
 def _loading(health: Health) -> LoadingView | None:
@@ -436,6 +446,7 @@ _PARTS = (
 def _memory(memory: Memory) -> MemoryView:
     parts = tuple(MemoryPart(label, tone, glyph, getattr(memory.split, field)) for label, field, tone, glyph in _PARTS)
     used = memory.total - memory.available
+    unnamed = used - sum(part.held for part in parts)
     others = tuple(
         f"{literal(device.name)}: {figures.size(device.available)} free of {figures.size(device.total)}"
         for device in memory.devices
@@ -448,7 +459,8 @@ def _memory(memory: Memory) -> MemoryView:
         floor=memory.floor,
         hard_floor=memory.hard_floor,
         parts=tuple(part for part in parts if part.held > 0),
-        unnamed=max(0, used - sum(part.held for part in parts)),
+        # The named parts are measured one after another: a gap within the contract's tolerance is no finding.
+        unnamed=unnamed if unnamed > max(0.02 * used, 128 << 20) else 0,
         others=others,
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from console import figures
 from console.bars import AHEAD, TRACK, Part, progress, sparkline, stacked
 from console.draw.frame import Sheet
-from console.spans import Align, Line, Span, column, parts, spread, wrap
+from console.spans import Align, Line, Span, cells, column, parts, spread, wrap
 from console.tones import Tone
 from console.view import LanesView, LaneView, ScreenView
 
@@ -143,6 +144,10 @@ def _name(lane: LaneView) -> Line:
     )
 
 
+def _phase(lane: LaneView, width: int) -> str:
+    return column(lane.text if cells(lane.text) <= width else lane.short, width)
+
+
 def _curve(lane: LaneView, width: int) -> Line:
     return sparkline(lane.rates, width, Tone.READ if lane.reading else Tone.GOOD)
 
@@ -151,10 +156,10 @@ def _head(lane: LaneView, width: int, columns: _Columns) -> Line:
     state = (*_name(lane), Span(f"{lane.word.glyph} ", lane.word.tone))
     if not lane.busy:
         kept = f"keeps {figures.plural(lane.kept, 'row')} of its conversation" if lane.kept else "empty"
-        return (*state, Span(column(lane.text, columns.text), lane.word.tone), Span(" "), Span(kept, Tone.DIM))
+        return (*state, Span(_phase(lane, columns.text), lane.word.tone), Span(" "), Span(kept, Tone.DIM))
     left = (
         *state,
-        Span(column(lane.text, columns.text), lane.word.tone),
+        Span(_phase(lane, columns.text), lane.word.tone),
         Span(" "),
         *_curve(lane, columns.curve),
         Span("  "),
@@ -171,13 +176,13 @@ def _task(lane: LaneView) -> tuple[str, float, float, Tone]:
     return "answer", lane.done, lane.limit, Tone.GOOD
 
 
-def _facts(lane: LaneView, pad: int) -> list[Line]:
-    # Padded to common widths: the same fact stands under itself from lane to lane.
+def _facts(lane: LaneView, duration: Callable[[float | None], str], pad: int) -> list[Line]:
+    """Times and shares, padded to common widths: the same fact stands under itself from lane to lane."""
     facts: list[Line] = []
     if lane.reading:
-        facts.append((Span("left ", Tone.DIM), Span(column(lane.left or figures.NONE, pad), Tone.STRONG)))
-    elif lane.ttft:
-        facts.append((Span("ttft ", Tone.DIM), Span(column(lane.ttft, pad), Tone.TEXT)))
+        facts.append((Span("left ", Tone.DIM), Span(column(duration(lane.left_s), pad), Tone.STRONG)))
+    else:
+        facts.append((Span("ttft ", Tone.DIM), Span(column(duration(lane.ttft_s), pad), Tone.TEXT)))
     facts.append((Span("cached ", Tone.DIM), Span(column(lane.cached, 5), Tone.TEXT)))
     if lane.per_round:
         facts.append((Span(lane.per_round, Tone.TEXT), Span(" tok/round", Tone.DIM)))
@@ -195,7 +200,7 @@ def _progress_row(lane: LaneView, width: int, columns: _Columns) -> Line:
         Span(column(f"{figures.count(int(done))}/{figures.count(int(total))} tok", 20), Tone.TEXT),
     )
     room = width - _MARGIN_LEFT - 8 - columns.bar - 9 - 20
-    return (*lead, *parts(_facts(lane, 8), room))
+    return (*lead, *parts(_facts(lane, figures.span, 9), room))
 
 
 def _window_bar(lane: LaneView, width: int) -> Line:
@@ -218,7 +223,7 @@ def _window_row(lane: LaneView, width: int, columns: _Columns) -> Line:
     )
     room = width - _MARGIN_LEFT - 8 - columns.bar - 9 - 20
     committed: list[Line] = [
-        (Span(column(figures.size(lane.committed_bytes), 13), Tone.DIM),),
+        (Span(column(figures.size(lane.committed_bytes), 14), Tone.DIM),),
         (Span(f"{figures.count(lane.committed)} committed", Tone.DIM),),
     ]
     return (*lead, *parts(committed, room))
@@ -245,7 +250,7 @@ def _both_bars(lane: LaneView, width: int) -> Line:
         ),
     )
     room = width - 4 - 2 * bar - 31
-    return (Span("    "), *left, *used, *(parts(_facts(lane, 6), room, " ") if lane.busy else ()))
+    return (Span("    "), *left, *used, *(parts(_facts(lane, figures.short_span, 6), room, " ") if lane.busy else ()))
 
 
 def _one_row(lane: LaneView, width: int) -> Line:
@@ -257,11 +262,15 @@ def _one_row(lane: LaneView, width: int) -> Line:
     room = width - 47 - bar
     more: list[Line] = []
     if lane.busy:
-        more = [(Span(column(lane.client, 12), Tone.DIM),), progress(done, total, 10, tone), *_facts(lane, 6)]
+        more = [
+            (Span(column(lane.client, 12), Tone.DIM),),
+            progress(done, total, 10, tone),
+            *_facts(lane, figures.short_span, 6),
+        ]
     return (
         *_name(lane),
         Span(f"{lane.word.glyph} ", lane.word.tone),
-        Span(column(lane.text, 19), lane.word.tone),
+        Span(_phase(lane, 19), lane.word.tone),
         Span(f" {column(tokens, 10)} ", Tone.TEXT),
         *_window_bar(lane, bar),
         Span(f" {column(figures.percent(rows, lane.window), 5, Align.RIGHT)} ", Tone.DIM),

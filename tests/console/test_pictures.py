@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -86,3 +87,13 @@ def test_before_any_answer(picture: SnapshotAssertion, monkeypatch: pytest.Monke
             return stage.app.export_screenshot(title="tandem console")
 
     assert asyncio.run(nobody()) == picture
+
+
+PUBLISHED = ("idle", "busy", "waiting", "long_read", "lost", "loading")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_pictures_in_the_documents_are_the_approved_ones(name: str) -> None:
+    approved = Path(__file__).parent / "__snapshots__" / "test_pictures" / f"test_picture[{name}-120x36].svg"
+    published = Path(__file__).parents[2] / "docs" / "pictures" / f"console-{name}.svg"
+    assert published.read_bytes() == approved.read_bytes(), f"copy {approved} to {published}"

@@ -107,6 +107,8 @@ def test_size(amount: int, shown: str, short: str) -> None:
 )
 def test_span(seconds: float | None, shown: str) -> None:
     assert figures.span(seconds) == shown
+    assert figures.short_span(seconds) == shown.replace(" ", "")
+    assert len(figures.short_span(seconds)) <= 6
 
 
 @pytest.mark.parametrize(("number", "shown"), [(9999, "9999"), (95131, "95.1k"), (262144, "262k"), (1_200_000, "1.2M")])

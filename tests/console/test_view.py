@@ -79,7 +79,7 @@ def test_a_reading_lane_says_how_long_is_left() -> None:
     shown = view(fake_health.long_read(10.0), track=played("long_read", 10))
     assert shown.lanes is not None
     lane = shown.lanes.lanes[2]
-    assert (lane.read_done, lane.read_total, lane.left) == (2300, 7680, "23 s")
+    assert (lane.read_done, lane.read_total, lane.left_s) == (2300, 7680, pytest.approx(23.4, rel=0.02))
 
 
 def test_an_idle_lane_has_no_reason_and_keeps_rows() -> None:
@@ -90,6 +90,14 @@ def test_an_idle_lane_has_no_reason_and_keeps_rows() -> None:
         (False, 2210, 2210),
     ]
     assert shown.lanes.busy == 0
+
+
+def test_a_phase_text_too_long_for_its_column_keeps_its_rate() -> None:
+    body = fake_health.long_read(5.0)
+    lane = replace(body.lanes[2], phase_text="Reading 12,288 of 95,131, 410 tok/s")
+    shown = view(replace(body, lanes=[lane, replace(lane, phase_text="Reading 0 of 95,131")])).lanes
+    assert shown is not None
+    assert [lane.short for lane in shown.lanes] == ["Reading, 410 tok/s", "Reading"]
 
 
 def test_the_pool_adds_up_and_shares_the_reserve_by_window() -> None:
@@ -106,10 +114,10 @@ def test_memory_adds_up_to_the_total() -> None:
     shown = view(body).memory
     assert shown is not None
     assert sum(part.held for part in shown.parts) + shown.unnamed + shown.available == shown.total
-    grown = replace(body, memory=replace(body.memory, available=body.memory.available - 64 * MIB))
-    unnamed = view(grown).memory
-    assert unnamed is not None
-    assert unnamed.unnamed == 64 * MIB
+    for lost, named in ((64 * MIB, 0), (640 * MIB, 640 * MIB)):
+        grown = view(replace(body, memory=replace(body.memory, available=body.memory.available - lost))).memory
+        assert grown is not None
+        assert grown.unnamed == named
 
 
 def test_the_filter_matches_client_id_or_state() -> None:
@@ -130,13 +138,13 @@ def test_the_filter_matches_client_id_or_state() -> None:
 
 def test_a_stale_picture_shows_no_rate() -> None:
     body = fake_health.busy(5.0)
-    for link in (Link("u", age_s=2.5), Link("u", age_s=0.3, error="connection refused")):
+    for link in (Link("u", age_s=3.5), Link("u", age_s=0.3, error="connection refused")):
         shown = view(body, link, played("busy", 5))
         assert shown.lanes is not None
         assert [lane.text for lane in shown.lanes.lanes] == ["Writing", "Writing", "Writing", "Idle"]
-        assert all(not lane.left for lane in shown.lanes.lanes)
+        assert all(lane.left_s is None for lane in shown.lanes.lanes)
         assert shown.header.stale
-    assert view(body, Link("u", age_s=2.5)).header.freshness == "no update for 2.5 s"
+    assert view(body, Link("u", age_s=3.5)).header.freshness == "no update for 3.5 s"
     assert not view(body).header.stale
 
 
