@@ -19,7 +19,8 @@ from tandem.wire import Address, health
 CLIENT = "tandem-check"
 SEED = 20
 LONG_SHARE = 0.6
-"""The share of the window that a long prompt fills."""
+LONG_TOKENS = 1500
+"""A long prompt fills this share of the window, and is no longer than this: many chunks, and still read in seconds."""
 SETTLE_S = 30.0
 
 
@@ -164,9 +165,9 @@ def _slots(snapshot: Health, *, least: int) -> int:
 
 
 def _long_prompt(snapshot: Health, word: str) -> str:
-    """A prompt that fills a good part of the shortest window, by a cautious count of two tokens a word."""
+    """A prompt that fills a good part of the shortest window, by a cautious count of four tokens an entry."""
     window = min(lane.window for lane in snapshot.lanes)
-    words = [f"{word} {number % 97}" for number in range(int(window * LONG_SHARE) // 4)]
+    words = [f"{word} {number % 97}" for number in range(min(int(window * LONG_SHARE), LONG_TOKENS) // 4)]
     return f"Say which number comes most often: {', '.join(words)}."
 
 

@@ -38,3 +38,5 @@ def configure(log_format: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
+    # The server's own chatter repeats what the service says.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -8,6 +8,9 @@ from rich.text import Text
 
 from engine.protocol import BenchLevel, BenchReport
 
+TIMES = ("tok/s", "to c1", "each", "slowest", "ttft s", "last", "gap s")
+"""The timed columns: the level's total, its ratio, each request's median and least, first text, longest silence."""
+
 
 def table(report: BenchReport, *, timed: bool) -> RenderableType:
     """The report as a table, with every reason and difference under it in words."""
@@ -18,9 +21,8 @@ def table(report: BenchReport, *, timed: bool) -> RenderableType:
         f"{report.tokens} tokens, greedy",
     )
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    columns = ("total tok/s", "to c1", "each tok/s", "slowest", "ttft s", "last", "worst gap s") if timed else ()
-    for name in ("level", *columns, "identical", "proof"):
-        grid.add_column(name, justify="left" if name in ("level", "proof") else "right")
+    for name in ("level", *(TIMES if timed else ()), "identical", "at once"):
+        grid.add_column(name, justify="left" if name == "level" else "right", no_wrap=True)
     for level in report.levels:
         grid.add_row(*_row(level, timed=timed))
     notes = [Text(line, style=style) for level in report.levels for line, style in _notes(level)]
@@ -30,7 +32,12 @@ def table(report: BenchReport, *, timed: bool) -> RenderableType:
 def _row(level: BenchLevel, *, timed: bool) -> list[RenderableType]:
     name = Text(f"c{level.c}", style="bold" if level.valid else "red")
     if not level.requests:
-        return [name, *([Text("-", style="dim")] * (7 if timed else 0)), Text("-"), Text("invalid", style="red")]
+        return [
+            name,
+            *(Text("-", style="dim") for _ in (TIMES if timed else ())),
+            Text("-"),
+            Text("invalid", style="red"),
+        ]
     ratio = f"{level.ratio_to_c1:.2f}x" if level.ratio_to_c1 is not None else "-"
     figures = [
         Text(f"{level.total_tok_s:.1f}", style="bold"),
@@ -42,14 +49,15 @@ def _row(level: BenchLevel, *, timed: bool) -> list[RenderableType]:
         Text(f"{level.worst_gap_s:.2f}"),
     ]
     same = Text(f"{level.identical}/{level.of}", style="green" if level.identical == level.of else "bold red")
-    rounds = ", ".join(f"{count} of {size}" for size, count in level.proof.rounds.items())
-    proof = Text(f"{level.proof.peak_decoding} at once; rounds: {rounds}" if level.valid else "invalid")
-    proof.style = "" if level.valid else "red"
+    proof = Text(str(level.proof.peak_decoding)) if level.valid else Text("invalid", style="red")
     return [name, *(figures if timed else []), same, proof]
 
 
 def _notes(level: BenchLevel) -> list[tuple[str, str]]:
-    notes = [(f"c{level.c} is invalid: {level.why_invalid}", "red")] if level.why_invalid else []
+    rounds = ", ".join(f"{count} of {size}" for size, count in level.proof.rounds.items())
+    notes = [(f"c{level.c} rounds by slots: {rounds}", "dim")] if rounds else []
+    if level.why_invalid:
+        notes.append((f"c{level.c} is invalid: {level.why_invalid}", "red"))
     for one in level.differences:
         gap = f", top-2 gap {one.gap_nats:.4f} nats" if one.gap_nats is not None else ""
         notes.append(
