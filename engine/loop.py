@@ -75,11 +75,6 @@ class Engine:
     def model(self) -> ServedModel | None:
         return None if self._state is None else self._state.served
 
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the engine cannot serve: what loading raised. None while it can, or still loads."""
-        return self._failure
-
     def start(self) -> None:
         """Start the engine thread: it loads the model, then serves until `close`."""
         if self._thread is not None:

@@ -128,6 +128,9 @@ class _Service:
             if not self._signalled.is_set() and (failure := _failure_of(loaded)) is not None:
                 log.error("the model could not be loaded: %s", _one_line(failure))
                 return FAILED_EXIT
+            if loaded.done() and (model := self._engine.model) is not None:
+                slots = self._engine.health().parallel.slots
+                log.info("ready at %s: %s, %d slots", self._listening.url, model.name, slots)
             await asyncio.wait({signalled, serving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             signalled.cancel()
