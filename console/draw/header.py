@@ -42,11 +42,12 @@ def _throughput(view: ScreenView, width: int) -> Line:
         return fit((Span("   no snapshot yet", Tone.BAR_DIM),), width, Tone.BAR_TEXT)
     speed = figures.NONE if head.stale else figures.rate(head.tok_s)
     speed_tone = Tone.BAR_GOOD if head.tok_s > 0 and not head.stale else Tone.BAR_DIM
-    curve_width = min(60, max(8, width // 4 - 3))
-    curve = tuple(
-        Span(span.text, Tone.BAR_DIM if span.tone is Tone.TRACK or head.stale else Tone.BAR_GOOD)
-        for span in sparkline(head.rates, curve_width, Tone.GOOD)
-    )
+    curve: Line = ()
+    if not head.stale:
+        curve = tuple(
+            Span(span.text, Tone.BAR_DIM if span.tone is Tone.TRACK else Tone.BAR_GOOD)
+            for span in sparkline(head.rates, min(60, max(8, width // 4 - 3)), Tone.GOOD)
+        )
     waiting = Tone.BAR_WAIT if head.waiting and not head.stale else Tone.BAR_DIM
     running = Tone.BAR_GOOD if head.running and not head.stale else Tone.BAR_DIM
     fixed: Line = (

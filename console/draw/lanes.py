@@ -33,7 +33,7 @@ def _columns(width: int) -> _Columns:
     if width >= 150:
         return _Columns(text=34, bar=60)
     if width >= 104:
-        return _Columns(text=26, bar=40)
+        return _Columns(text=26, bar=38)
     if width >= 90:
         return _Columns(text=22, bar=28)
     return _Columns(text=22, bar=20)
