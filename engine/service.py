@@ -7,9 +7,10 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +32,10 @@ log = logging.getLogger("tandem.service")
 POLL_S = 0.05
 FLUSH_S = 1.0
 """How long final events may take to reach their clients once the drain is over."""
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter from another. The engine thread gives it up around every native call and
+takes it back after; beside a long parse, Python's default of 5 ms would be paid at each of these."""
 
 CLOSE_S = 5.0
 """How long the engine may take to end once nothing runs in it."""
@@ -59,15 +64,31 @@ def run(
     at once, with exit code 1.
     """
     require_loopback(service.host)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as stack:
+        stack.enter_context(_stoppable())
         if config.state_dir is not None:
             stack.enter_context(lock_state_dir(config.state_dir))
         listening = stack.enter_context(contextlib.closing(bind(service.host, service.port)))
         if config.state_dir is not None:
             write_record(config.state_dir, _record(listening))
             stack.callback(remove_record, config.state_dir)
-        engine = (open_engine or _open_engine)(config)
+        try:
+            engine = (open_engine or _open_engine)(config)
+        except KeyboardInterrupt:
+            return 0
         return uvloop.run(_Service(engine, service, listening, config.state_dir).serve())
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Before the loop takes signals over, SIGTERM raises KeyboardInterrupt as SIGINT does, so that the lock and the
+    record are given back."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _open_engine(config: EngineConfig) -> OwnedEngine:
@@ -123,6 +144,8 @@ class _Service:
         """Wait for a signal (0), a model that does not load or a server that ends by itself (1, after a line)."""
         signalled = asyncio.create_task(self._signalled.wait())
         loaded = asyncio.create_task(asyncio.to_thread(self._engine.wait_ready))
+        # After a signal nobody asks why the load was given up.
+        loaded.add_done_callback(_failure_of)
         try:
             await asyncio.wait({signalled, loaded, serving}, return_when=asyncio.FIRST_COMPLETED)
             if not self._signalled.is_set() and (failure := _failure_of(loaded)) is not None:

@@ -28,6 +28,7 @@ class AppServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,

@@ -1,7 +1,8 @@
 """A service over a scripted engine in a process of its own: `python -m tests.engine.service_process DIR PORT MODE`.
 
 Modes: `hello` answers at once; `hold` streams one piece and then waits for its client or the drain's end; `slow` ends
-its stream once the drain has begun and DIR holds a file `finish`; `broken` fails to load.
+its stream once the drain has begun and DIR holds a file `finish`; `broken` fails to load; `opening` never
+gets as far as an engine.
 """
 
 from __future__ import annotations

@@ -105,6 +105,15 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "engine.json").exists()
 
 
+def test_a_signal_before_there_is_an_engine(tmp_path: Path) -> None:
+    """The record and the lock are given back, and the exit code is that of a stop."""
+    with service(tmp_path, "opening") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert process.communicate() == ("", "")
+    assert not (tmp_path / "engine.json").exists()
+
+
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
     done = subprocess.run(command(tmp_path, "broken"), capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 1
@@ -120,9 +129,9 @@ def forbidden(_: EngineConfig) -> object:
 def test_a_taken_port_refuses_before_loading(tmp_path: Path, host: str) -> None:
     config = EngineConfig(model=Path("none"), model_name="x", state_dir=tmp_path / "mine")
     with socket.create_server(("127.0.0.1", 0)) as other:
-        service = ServiceConfig(host=host, port=other.getsockname()[1])
+        taken = ServiceConfig(host=host, port=other.getsockname()[1])
         with pytest.raises(PortInUse):
-            run(config, service, open_engine=forbidden)  # type: ignore[arg-type]
+            run(config, taken, open_engine=forbidden)  # type: ignore[arg-type]
     with lock_state_dir(tmp_path / "mine"):
         pass
 
