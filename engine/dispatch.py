@@ -91,13 +91,14 @@ class Dispatcher:
 
     def _view(self, job: Job, now: float) -> RouteView:
         config = self._state.config
+        # What the first choice was promised, every choice gets: further ones take slots with that much room alone.
         return RouteView(
             prompt=job.prompt_len,
             first_user_end=job.request.first_user_end,
-            max_tokens=job.request.max_tokens,
+            max_tokens=job.max_tokens if job.admitted else job.request.max_tokens,
             waited_s=now - job.arrived,
             slots=tuple(self._slot_view(job, slot) for slot in self._state.slots),
-            min_room=self._state.min_room,
+            min_room=job.max_tokens if job.admitted else self._state.min_room,
             slot0_wait_s=config.side_slot0_wait_s,
             home_wait_s=config.side_home_wait_s,
             prefers_home=not job.admitted,

@@ -115,15 +115,20 @@ class Rounds:
             self._lifecycle.finish(choice, reason)
 
     def _forward_round(self, choices: Sequence[Choice]) -> list[tuple[Choice, Logits]]:
-        """Each choice's row of logits. Where the joint pass raises, each slot runs alone, so that the one at fault
-        shows itself; a row's result does not depend on its company, so the others lose nothing."""
+        """Each choice's row of logits.
+
+        Where the joint pass raises, each slot runs alone, so that the one at fault shows itself; a row's result does
+        not depend on its company, so the others lose nothing. A choice that ended with an earlier one of its request
+        has no pages to write to any more.
+        """
         try:
             logits = self._state.model.runner.forward(pack([_next_row(c) for c in choices]))
         except Exception as error:  # noqa: BLE001 - whatever the pass raises must not end the other requests
             if len(choices) == 1:
                 self._broke(choices[0], error)
                 return []
-            return [(c, row.copy()) for choice in choices for c, row in self._forward_round([choice])]
+            alone = (self._forward_round([c]) for c in choices if c.slot.running is c)
+            return [(c, row.copy()) for rows in alone for c, row in rows]
         return list(zip(choices, logits, strict=True))
 
     def _take_token(self, choice: Choice, row: Logits) -> FinishReason | None:

@@ -138,3 +138,28 @@ def test_what_was_sent_before_a_failure_stays_sent(rig: Make) -> None:
     r.settle()
     assert sink.tokens() == sent
     assert [type(e) for e in sink.events[-2:]] == [Text, Failed]
+
+
+def test_choices_that_fail_together_leave_released_pages_alone(rig: Make) -> None:
+    r = rig(parallel=3)
+    _, bad = r.submit(PROMPT, 30, n=2)
+    _, other = r.submit(OTHER, 30)
+    r.turns(8)
+    first, second = (r.engine._serving().slots[i].running for i in (0, 1))
+    assert first is not None
+    assert second is not None
+    failing = {first.path[-1], second.path[-1]}
+
+    def before(batch: RowBatch) -> None:
+        if failing & set(batch.token[batch.slot < 2].tolist()):
+            raise RuntimeError("a kernel failed")
+
+    r.runner.before = before
+    passes = len(r.runner.passes)
+    r.engine.turn()
+    r.runner.before = None
+    # The joint pass, the first choice alone, the other request alone; the second choice ended with the first.
+    assert r.runner.passes[passes:] == [{0: 1, 1: 1, 2: 1}, {0: 1}, {2: 1}]
+    assert error_of(bad) == (500, "engine_error")
+    r.settle()
+    assert other.tokens() == greedy(OTHER, 30)

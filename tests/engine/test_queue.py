@@ -202,3 +202,17 @@ def test_the_end_of_text_token_ends_a_choice(rig: Make) -> None:
     r.settle()
     assert sink.tokens() == expected
     assert sink.of(Finished) == [Finished(0, FinishReason.STOP, len(expected) + 1)]
+
+
+def test_every_choice_gets_what_the_first_was_promised(rig: Make) -> None:
+    """The first choice has slot 0's room, so the second waits for slot 0; cut to a side slot, both are cut."""
+    r = rig(parallel=2, max_len=256, side_max_len=64)
+    _, wide = r.submit(PROMPT, 100, n=2)
+    r.settle()
+    assert [f.completion_tokens for f in wide.of(Finished)] == [100, 100]
+    r.submit([9] * 100, 150)  # only slot 0 holds it
+    r.turns(3)
+    _, cut = r.submit(PROMPT, 100, n=2)
+    r.settle()
+    assert cut.of(Admitted) == [Admitted(slot=1, cached_tokens=0, max_tokens=59, cut_from=100)]
+    assert [f.completion_tokens for f in cut.of(Finished)] == [59, 59]
