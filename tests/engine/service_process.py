@@ -53,7 +53,13 @@ def main() -> int:
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     config = EngineConfig(model=Path("none"), model_name="scripted", state_dir=Path(folder))
     service = ServiceConfig(port=int(port), drain_timeout_s=0.5 if mode == "hold" else 10.0)
-    return run(config, service, open_engine=lambda _: Owned(mode, Path(folder)))
+    return run(config, service, open_engine=_never if mode == "opening" else lambda _: Owned(mode, Path(folder)))
+
+
+def _never(config: EngineConfig) -> Owned:
+    print("started", flush=True)
+    time.sleep(30)
+    raise AssertionError(f"{config.model_name} was to be stopped before")
 
 
 if __name__ == "__main__":
