@@ -21,7 +21,8 @@ from console.arrange import Region
 from console.client import BadAddress, HealthClient, Unreachable
 from console.history import History
 from console.look import colour_look, plain_look
-from console.view import Link, screen_view
+from console.screen import Link
+from console.view import screen_view
 from console.widgets.board import Board
 from console.widgets.filter_bar import FilterBar
 from console.widgets.help_screen import HelpScreen

@@ -18,8 +18,9 @@ from console.client import HealthClient, Unreachable
 from console.draw.frame import Frame, framed
 from console.history import History
 from console.look import Look, colour_look, plain_look
+from console.screen import Link, ScreenView
 from console.spans import Line, fit
-from console.view import Link, ScreenView, screen_view
+from console.view import screen_view
 
 NOTHING_THERE = 3
 # Rows enough that nothing needs scrolling; rows without content are not printed.

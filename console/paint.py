@@ -5,8 +5,8 @@ from __future__ import annotations
 from console.arrange import Arrangement, Facts, Region
 from console.draw import header, lanes, panels
 from console.draw.frame import SIDE_CELLS, Sheet
+from console.screen import ScreenView
 from console.spans import Line, wrap
-from console.view import ScreenView
 
 
 def facts(view: ScreenView, width: int, zoom: Region | None = None) -> Facts:

@@ -1,240 +1,32 @@
-"""Turns a Health snapshot and its history into what the screen says: frozen rows of words and numbers, no layout.
+"""Turns a Health snapshot and its history into what the screen says: pure functions.
 
-Pure functions; nothing here knows a width, a colour or a terminal. Text from outside has been made literal.
+Nothing here knows a width, a colour or a terminal. Text from outside is made literal on its way through.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from console import figures
 from console.history import LaneTrack, Track, total_tok_s
+from console.screen import (
+    HeaderView,
+    LanesView,
+    LaneView,
+    Link,
+    LoadingView,
+    MemoryPart,
+    MemoryView,
+    PoolView,
+    QueueView,
+    RoleView,
+    ScreenView,
+    SlotPages,
+)
 from console.spans import literal
 from console.tones import Tone
-from engine.protocol import (
-    Health,
-    Lane,
-    LaneState,
-    Memory,
-    Queued,
-    Role,
-    RoleState,
-    Status,
-    WaitState,
-)
-
-STALE_S = 3.0
-
-
-@dataclass(frozen=True)
-class Word:
-    """A state as it is shown: a glyph, a word, and what it means for the reader."""
-
-    glyph: str
-    word: str
-    tone: Tone
-
-
-STATUS_WORDS = {
-    Status.OK: Word("●", "ok", Tone.BAR_GOOD),
-    Status.LOADING: Word("◌", "loading", Tone.BAR_READ),
-    Status.DRAINING: Word("◑", "draining", Tone.BAR_WAIT),
-    Status.STALLED: Word("✖", "stalled", Tone.BAR_BAD),
-}
-CONNECTING_WORD = Word("◌", "connecting", Tone.BAR_READ)
-LOST_WORD = Word("✖", "lost", Tone.BAR_BAD)
-LANE_WORDS = {
-    LaneState.IDLE: Word("○", "Idle", Tone.IDLE),
-    LaneState.RESTORING: Word("↺", "Restoring", Tone.READ_STRONG),
-    LaneState.PREFILLING: Word("▼", "Reading", Tone.READ_STRONG),
-    LaneState.YIELDED: Word("‖", "Yielded", Tone.WAIT_STRONG),
-    LaneState.DECODING: Word("▶", "Writing", Tone.GOOD_STRONG),
-    LaneState.FINISHING: Word("■", "Finishing", Tone.GOOD),
-}
-WAIT_WORDS = {
-    WaitState.SLOT: Word("◔", "waits for a slot", Tone.WAIT_STRONG),
-    WaitState.HOME: Word("◔", "waits for its own slot", Tone.WAIT_STRONG),
-    WaitState.SLOT0: Word("◔", "waits for slot 0", Tone.WAIT_STRONG),
-    WaitState.MEMORY: Word("◕", "waits for memory", Tone.WAIT_STRONG),
-}
-ROLE_WORDS = {
-    RoleState.PLANNED: Word("◇", "planned", Tone.DIM),
-    RoleState.LOADED: Word("●", "loaded", Tone.GOOD),
-    RoleState.LOADING: Word("◌", "loading", Tone.READ),
-    RoleState.UNLOADED: Word("○", "unloaded", Tone.IDLE),
-    RoleState.UNLOADED_FOR_MEMORY: Word("▽", "unloaded for memory", Tone.WAIT),
-    RoleState.RELOADING: Word("↺", "reloading", Tone.READ),
-    RoleState.REFUSED: Word("✖", "refused", Tone.BAD),
-}
-
-
-@dataclass(frozen=True)
-class Link:
-    """How the console stands with the engine: where it looks, how old its picture is, and what failed last."""
-
-    url: str
-    age_s: float | None = None
-    error: str | None = None
-    paused: bool = False
-
-    @property
-    def stale(self) -> bool:
-        """Whether the picture is too old to pass for now."""
-        return self.error is not None or (self.age_s is not None and self.age_s > STALE_S)
-
-
-@dataclass(frozen=True)
-class HeaderView:
-    model: str
-    detail: str
-    uptime: str
-    status: Word
-    freshness: str
-    stale: bool
-    paused: bool
-    tok_s: float
-    rates: tuple[float, ...]
-    running: int
-    waiting: int
-    totals: tuple[str, ...]
-    trouble: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LaneView:
-    """One slot. `text` says the phase, `short` the same where room is scarce: its word and its rate.
-
-    `read_*` are prompt tokens, `done` and `limit` tokens of the answer, rows are KV rows."""
-
-    slot: int
-    kind: str
-    word: Word
-    text: str
-    short: str
-    busy: bool
-    reading: bool
-    rates: tuple[float, ...]
-    rows: int
-    kept: int
-    committed: int
-    window: int
-    committed_bytes: int
-    reason: str | None = None
-    request: str = ""
-    client: str = ""
-    age: str = ""
-    ttft_s: float | None = None
-    cached: str = ""
-    per_round: str = ""
-    prompt: int = 0
-    done: int = 0
-    limit: int = 0
-    read_done: int = 0
-    read_total: int = 0
-    left_s: float | None = None
-
-
-@dataclass(frozen=True)
-class LanesView:
-    lanes: tuple[LaneView, ...]
-    busy: int
-    slots: int
-    note: str | None
-    rounds: tuple[tuple[str, int], ...]
-    filter_text: str
-
-
-@dataclass(frozen=True)
-class LoadingView:
-    stage: str
-    done: int
-    total: int
-    left: str
-
-
-@dataclass(frozen=True)
-class SlotPages:
-    """What one slot holds of the pool; `share` is of its part of the reserved range."""
-
-    slot: int
-    pages: int
-    held: int
-    share: float
-
-
-@dataclass(frozen=True)
-class PoolView:
-    enabled: bool
-    backend: str
-    page: int
-    pages: int
-    committed: int
-    reserved: int
-    peak: int
-    slots: tuple[SlotPages, ...]
-    kinds: tuple[tuple[str, int], ...]
-    commits: int
-    releases: int
-    refused: int
-
-
-@dataclass(frozen=True)
-class MemoryPart:
-    label: str
-    tone: Tone
-    glyph: str
-    held: int
-
-
-@dataclass(frozen=True)
-class MemoryView:
-    """One memory: the parts in use and what is free add up to the total."""
-
-    name: str
-    source: str
-    total: int
-    available: int
-    floor: int
-    hard_floor: int
-    parts: tuple[MemoryPart, ...]
-    unnamed: int
-    others: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class RoleView:
-    name: str
-    word: Word
-    claim: str
-    since: str
-    reason: str
-    reloads: int
-
-
-@dataclass(frozen=True)
-class QueueView:
-    id: str
-    client: str
-    word: Word
-    prompt: str
-    since: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class ScreenView:
-    """Everything one frame shows. Where there is no snapshot yet, only the header and the link have anything to say."""
-
-    link: Link
-    header: HeaderView
-    lanes: LanesView | None = None
-    loading: LoadingView | None = None
-    pool: PoolView | None = None
-    memory: MemoryView | None = None
-    roles: tuple[RoleView, ...] = ()
-    queue: tuple[QueueView, ...] = ()
-    queue_total: int = 0
-    textures: bool = False
+from console.words import CONNECTING_WORD, LANE_WORDS, LOST_WORD, ROLE_WORDS, STATUS_WORDS, WAIT_WORDS, Word
+from engine.protocol import Health, Lane, LaneState, Memory, Queued, Role, Status, WaitState
 
 
 def screen_view(

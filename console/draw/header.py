@@ -5,9 +5,9 @@ from __future__ import annotations
 from console import figures
 from console.actions import ACTIONS
 from console.bars import sparkline
+from console.screen import ScreenView
 from console.spans import Line, Span, clip, fit, parts, spread, width_of
 from console.tones import Tone
-from console.view import ScreenView
 
 
 def header(view: ScreenView, width: int) -> tuple[Line, ...]:

@@ -9,9 +9,9 @@ from functools import lru_cache
 from console import figures
 from console.bars import AHEAD, TRACK, Part, progress, sparkline, stacked
 from console.draw.frame import Sheet
+from console.screen import LanesView, LaneView, ScreenView
 from console.spans import Align, Line, Span, cells, column, parts, spread, wrap
 from console.tones import Tone
-from console.view import LanesView, LaneView, ScreenView
 
 _MARGIN_LEFT = 8
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from console import figures
 from console.bars import FILL, TRACK, Part, stacked
 from console.draw.frame import Sheet
+from console.screen import MemoryView, PoolView, QueueView, RoleView, ScreenView
 from console.spans import Align, Line, Span, column, parts, spread, width_of, wrap
 from console.tones import Tone
-from console.view import MemoryView, PoolView, QueueView, RoleView, ScreenView
 
 
 def pool(view: ScreenView, width: int, height: int) -> Sheet:

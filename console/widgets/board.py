@@ -16,9 +16,9 @@ from console import paint
 from console.arrange import PANELS, Arrangement, Facts, Region, arrange
 from console.draw.frame import Frame, framed, scroll_limit
 from console.look import Look, faded
+from console.screen import ScreenView
 from console.spans import Line
 from console.tones import Tone
-from console.view import ScreenView
 
 _EMPTY = Arrangement({}, 1)
 

@@ -13,7 +13,7 @@ from console.actions import ACTIONS
 from console.look import Look
 from console.spans import column
 from console.tones import Tone
-from console.view import LANE_WORDS, ROLE_WORDS, WAIT_WORDS, Word
+from console.words import LANE_WORDS, ROLE_WORDS, WAIT_WORDS, Word
 
 
 class HelpScreen(ModalScreen[None]):

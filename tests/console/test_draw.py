@@ -14,8 +14,9 @@ from console.arrange import PANELS, Arrangement, Box, Facts, Region, arrange
 from console.draw.frame import Frame, framed
 from console.history import Track
 from console.once import frame_lines
+from console.screen import Link, ScreenView
 from console.spans import width_of
-from console.view import Link, ScreenView, screen_view
+from console.view import screen_view
 from engine.protocol import Health, LaneState
 from tests.support import fake_health
 from tests.support.fake_health import SCENES
@@ -28,6 +29,7 @@ def view(health: Health) -> ScreenView:
     return screen_view(health, Track(), LINK)
 
 
+@settings(deadline=None)
 @given(
     sizes,
     st.builds(

@@ -33,7 +33,7 @@ def test_literal(text: str, shown: str) -> None:
     assert literal(text) == shown
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(any_text)
 def test_literal_text_is_harmless_and_stays_so(text: str) -> None:
     shown = literal(text)
@@ -41,6 +41,7 @@ def test_literal_text_is_harmless_and_stays_so(text: str) -> None:
     assert literal(shown) == shown
 
 
+@settings(max_examples=50, deadline=None)
 @given(any_text.map(literal), st.integers(0, 40))
 def test_column_is_exactly_its_width(text: str, width: int) -> None:
     assert cell_len(column(text, width)) == width
@@ -48,6 +49,7 @@ def test_column_is_exactly_its_width(text: str, width: int) -> None:
     assert cell_len(clip(text, width)) <= width
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(any_text.map(literal), max_size=6), st.integers(0, 80))
 def test_fit_is_exactly_its_width(texts: list[str], width: int) -> None:
     line = tuple(Span(text) for text in texts)
@@ -56,6 +58,7 @@ def test_fit_is_exactly_its_width(texts: list[str], width: int) -> None:
     assert width_of(parts([line, line], width)) <= width
 
 
+@settings(max_examples=50, deadline=None)
 @given(any_text.map(literal), st.integers(2, 30))
 def test_wrap_keeps_every_character(text: str, width: int) -> None:
     lines = wrap(text, width)
@@ -133,6 +136,7 @@ def test_progress_tells_begun_and_unfinished(done: int, total: int, bar: str) ->
     assert drawn(progress(done, total, 5, Tone.GOOD)) == bar
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 1000), max_size=6), st.integers(0, 3000), st.integers(0, 60))
 def test_stacked_fills_its_width(amounts: list[int], room: int, width: int) -> None:
     line = stacked([Part(amount, Tone.KV) for amount in amounts], sum(amounts) + room, width, Part(0, Tone.TRACK, "·"))

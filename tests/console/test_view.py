@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from msgspec.structs import replace
 
 from console.history import History, Track, total_tok_s
-from console.view import LANE_WORDS, ROLE_WORDS, STATUS_WORDS, WAIT_WORDS, Link, ScreenView, screen_view
+from console.screen import Link, ScreenView
+from console.view import screen_view
+from console.words import LANE_WORDS, ROLE_WORDS, STATUS_WORDS, WAIT_WORDS
 from engine.protocol import Health, LaneState, RoleState, Status, WaitState
 from tests.support import fake_health
 from tests.support.fake_health import MIB, SCENES
@@ -169,3 +174,9 @@ def test_without_a_snapshot_only_the_link_speaks() -> None:
     assert shown.lanes is None
     assert (shown.header.status.word, shown.header.freshness) == ("lost", "connection refused")
     assert screen_view(None, Track(), Link("http://x")).header.status.word == "connecting"
+
+
+def test_all_but_app_and_widgets_works_without_textual() -> None:
+    program = "import sys, console.once; print('textual' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

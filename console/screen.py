@@ -1,0 +1,180 @@
+"""What one frame says: frozen rows of words and numbers, without layout, colour or terminal. Made by `view.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from console.tones import Tone
+from console.words import Word
+
+# Older than this, a picture does not pass for now.
+STALE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """How the console stands with the engine: where it looks, how old its picture is, and what failed last."""
+
+    url: str
+    age_s: float | None = None
+    error: str | None = None
+    paused: bool = False
+
+    @property
+    def stale(self) -> bool:
+        """Whether the picture is too old to pass for now."""
+        return self.error is not None or (self.age_s is not None and self.age_s > STALE_S)
+
+
+@dataclass(frozen=True)
+class HeaderView:
+    model: str
+    detail: str
+    uptime: str
+    status: Word
+    freshness: str
+    stale: bool
+    paused: bool
+    tok_s: float
+    rates: tuple[float, ...]
+    running: int
+    waiting: int
+    totals: tuple[str, ...]
+    trouble: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LaneView:
+    """One slot. `text` says the phase, `short` the same where room is scarce: its word and its rate.
+
+    `read_*` are prompt tokens, `done` and `limit` tokens of the answer, rows are KV rows."""
+
+    slot: int
+    kind: str
+    word: Word
+    text: str
+    short: str
+    busy: bool
+    reading: bool
+    rates: tuple[float, ...]
+    rows: int
+    kept: int
+    committed: int
+    window: int
+    committed_bytes: int
+    reason: str | None = None
+    request: str = ""
+    client: str = ""
+    age: str = ""
+    ttft_s: float | None = None
+    cached: str = ""
+    per_round: str = ""
+    prompt: int = 0
+    done: int = 0
+    limit: int = 0
+    read_done: int = 0
+    read_total: int = 0
+    left_s: float | None = None
+
+
+@dataclass(frozen=True)
+class LanesView:
+    lanes: tuple[LaneView, ...]
+    busy: int
+    slots: int
+    note: str | None
+    rounds: tuple[tuple[str, int], ...]
+    filter_text: str
+
+
+@dataclass(frozen=True)
+class LoadingView:
+    stage: str
+    done: int
+    total: int
+    left: str
+
+
+@dataclass(frozen=True)
+class SlotPages:
+    """What one slot holds of the pool; `share` is of its part of the reserved range."""
+
+    slot: int
+    pages: int
+    held: int
+    share: float
+
+
+@dataclass(frozen=True)
+class PoolView:
+    enabled: bool
+    backend: str
+    page: int
+    pages: int
+    committed: int
+    reserved: int
+    peak: int
+    slots: tuple[SlotPages, ...]
+    kinds: tuple[tuple[str, int], ...]
+    commits: int
+    releases: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class MemoryPart:
+    label: str
+    tone: Tone
+    glyph: str
+    held: int
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """One memory: the parts in use and what is free add up to the total."""
+
+    name: str
+    source: str
+    total: int
+    available: int
+    floor: int
+    hard_floor: int
+    parts: tuple[MemoryPart, ...]
+    unnamed: int
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RoleView:
+    name: str
+    word: Word
+    claim: str
+    since: str
+    reason: str
+    reloads: int
+
+
+@dataclass(frozen=True)
+class QueueView:
+    id: str
+    client: str
+    word: Word
+    prompt: str
+    since: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScreenView:
+    """Everything one frame shows. Where there is no snapshot yet, only the header and the link have anything to say."""
+
+    link: Link
+    header: HeaderView
+    lanes: LanesView | None = None
+    loading: LoadingView | None = None
+    pool: PoolView | None = None
+    memory: MemoryView | None = None
+    roles: tuple[RoleView, ...] = ()
+    queue: tuple[QueueView, ...] = ()
+    queue_total: int = 0
+    textures: bool = False
