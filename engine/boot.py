@@ -129,8 +129,7 @@ def plan_roles(config: EngineConfig, health: Health) -> tuple[Role, ...]:
     if config.residency_file is None:
         return ()
     residency = read_residency(config.residency_file)
-    margin = ROLE_MARGIN_BYTES if residency.margin_bytes is None else residency.margin_bytes
-    report = plan(figures_of(health, residency, margin), residency.roles, dry_run=True)
+    report = plan(figures_of(health, residency, ROLE_MARGIN_BYTES), residency.roles, dry_run=True)
     return tuple(planned_roles(report, since_s=0.0))
 
 

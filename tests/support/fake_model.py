@@ -293,7 +293,8 @@ class Rig:
         page = self.pool.stats().page_bytes
         for slot in state.slots:
             assert slot.running is None
-            pages = -(-slot.state.rows * ROW_BYTES // page)
+            rows = slot.state.rows if self.config.kv_pool else slot.window
+            pages = -(-rows * ROW_BYTES // page)
             assert self.pool.committed_bytes(slot.id) == pages * page * len(LAYOUT.tensors)
             held = state.resident.of(slot)
             assert (0 if held is None else len(held.key.tokens)) == slot.state.rows
