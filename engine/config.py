@@ -49,7 +49,8 @@ class ServiceConfig:
     carry (loopback names and literal addresses always may); `allowed_origins` adds web origins that a browser page
     may call from (`*` allows any). `metrics_token` and `admin_token` open `/metrics` and the body of `/health` to
     clients elsewhere. `heartbeat_s` is the longest silence on an open stream, `headers_after_s` the longest wait
-    for an admission before a stream's headers go out.
+    for an admission before a stream's headers go out. `visible_status` also says as reasoning text what a chat stream
+    waits for, for clients that hide comments.
     """
 
     host: str = "127.0.0.1"
@@ -62,3 +63,4 @@ class ServiceConfig:
     admin_token: str | None = None
     heartbeat_s: float = 3.0
     headers_after_s: float = 1.0
+    visible_status: bool = False

@@ -125,7 +125,8 @@ class App:
                 raise
             await refuse(scope, send, internal("answering the request"))
         finally:
-            self._metrics.responded(_pattern(scope), context.status)
+            if context.started:
+                self._metrics.responded(_pattern(scope), context.status)
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._serve(scope, receive, send, read_chat, ChatRenderer)

@@ -167,13 +167,13 @@ class Exchange:
                 if not self._headers_sent and (progress.admitted or self._ended or alarm.due()):
                     self._headers_sent = True
                     await start(self._scope, self._send, 200, stream_headers(progress))
-                    chunks.append(b"" if progress.admitted else progress.comment())
-                if progress.admitted and not opened:
+                    chunks.append(b"" if progress.admitted else self._said(renderer, progress))
+                if not opened and (progress.admitted or (self._headers_sent and service.visible_status)):
                     opened = True
                     chunks.insert(0, renderer.opening())
                 body = b"".join(chunks)
                 if self._headers_sent and not body and not self._ended and alarm.due():
-                    body = progress.comment()
+                    body = self._said(renderer, progress)
                 if body or self._ended:
                     await self._send({"type": "http.response.body", "body": body, "more_body": not self._ended})
                     alarm.restart(service.heartbeat_s)
@@ -182,6 +182,11 @@ class Exchange:
                 await self._mailbox.wait()
         finally:
             alarm.close()
+
+    def _said(self, renderer: Renderer, progress: Progress) -> bytes:
+        """What breaks a silence: a comment, and before the first text a visible line where that is asked for."""
+        visible = self._exchanges.service.visible_status and self._first_text is None
+        return progress.comment() + (renderer.status(progress.words()) if visible else b"")
 
     def _written(self, event: Event, renderer: Renderer, progress: Progress) -> bytes:
         if isinstance(event, Text):

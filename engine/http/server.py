@@ -16,6 +16,10 @@ GRACE_S = 2
 """Seconds that answers may still take to reach their sockets once the service ends."""
 
 
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections (5 s is common): the one who closes second cannot lose a request to it."""
+
+
 class AppServer(uvicorn.Server):
     """Serves an application on sockets that are already bound. `ready` is set once it accepts connections."""
 
@@ -33,6 +37,7 @@ class AppServer(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACE_S,
             )
         )

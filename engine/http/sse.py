@@ -49,13 +49,17 @@ class Progress:
             headers.append((b"x-tandem-max-tokens", b"%d -> %d" % self._cut))
         return headers
 
-    def comment(self) -> bytes:
-        """What a silent stream is doing, as a comment that every client skips."""
+    def words(self) -> str:
+        """What a silent stream is doing, on one line."""
         if self._waiting is not None:
-            return f": waiting: {' '.join(self._waiting.reason.split())}\n\n".encode()
+            return f"waiting: {' '.join(self._waiting.reason.split())}"
         if self._reading is not None and self._reading.done < self._reading.total:
-            return b": prefill %d/%d\n\n" % (self._reading.done, self._reading.total)
-        return b": working\n\n"
+            return f"prefill {self._reading.done}/{self._reading.total}"
+        return "working"
+
+    def comment(self) -> bytes:
+        """The words as a comment, which every client skips."""
+        return f": {self.words()}\n\n".encode()
 
 
 def stream_headers(progress: Progress) -> list[Header]:

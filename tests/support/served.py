@@ -29,7 +29,7 @@ def served(engine: EnginePort, service: ServiceConfig) -> Iterator[Served]:
     listening = bind(service.host, 0)
     app = App(engine, service, "0.1.0")
     server = AppServer(app)
-    thread = threading.Thread(target=server.run, args=(listening.sockets,), daemon=True)
+    thread = threading.Thread(target=server.run, args=(listening.sockets,), name="served", daemon=True)
     thread.start()
     try:
         assert server.ready.wait(10)

@@ -71,6 +71,9 @@ class _OpenAIRenderer:
             return last
         return self._head + b'],"usage":' + _json(usage_of(event)) + b"}\n\n" + last
 
+    def status(self, words: str) -> bytes:
+        return b""
+
     def failed(self, error: RequestError) -> bytes:
         return b"data: " + error_body(error) + b"\n\n"
 
@@ -93,6 +96,11 @@ class ChatRenderer(_OpenAIRenderer):
     def opening(self) -> bytes:
         role = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
         return b"".join(self._head + role % i + self._tail for i in range(self.call.request.n))
+
+    def status(self, words: str) -> bytes:
+        """As reasoning of the first choice; clients do not send reasoning back, and `messages` ignores it."""
+        end = b'{"index":0,"delta":{"reasoning_content":%b},"logprobs":null,"finish_reason":null}' % _json(words + "\n")
+        return self._head + end + self._tail
 
     def text(self, event: Text) -> bytes:
         head = self._text_heads[event.choice]

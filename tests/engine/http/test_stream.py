@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
 
 from engine.protocol import WaitState
 from engine.request import Admitted, Done, Failed, Finished, FinishReason, Reading, RequestError, Text, Waiting
+from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body, comments, content_of, error_of, events
 from tests.support.scripted_engine import ScriptedEngine, Ticket, wait_until
-from tests.support.served import Served
+from tests.support.served import Served, served
 
 
 @contextmanager
@@ -88,6 +90,37 @@ def test_a_waiting_stream_opens_and_says_why(
         rest = "\n".join(lines)
     assert comments(rest)[-1] == "max_tokens 60 -> 50"
     assert content_of(events(rest)) == "x"
+
+
+def test_status_that_people_see(engine: ScriptedEngine) -> None:
+    """Opt-in: the wait also comes as reasoning, after the role and before the text, and is not taken back in."""
+    go = threading.Event()
+
+    def script(ticket: Ticket) -> None:
+        ticket.put(Waiting(WaitState.SLOT, "all 2 slots are busy"))
+        go.wait(10)
+        ticket.put(Admitted(0, 0, 50))
+        ticket.finish("x")
+
+    engine.script = script
+    with (
+        served(engine, replace(SERVICE, visible_status=True)) as seen,
+        httpx.stream("POST", seen.url + CHAT, json=chat_body(stream=True)) as response,
+    ):
+        lines = response.iter_lines()
+        opening = [next(line for line in lines if line.startswith("data: ")) for _ in range(2)]
+        go.set()
+        chunks = events("\n".join([*opening, *lines]))
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert chunks[1]["choices"][0]["delta"] == {"reasoning_content": "waiting: all 2 slots are busy\n"}
+    assert content_of(chunks) == "x"
+    assert sum("role" in choice["delta"] for chunk in chunks[:-1] for choice in chunk["choices"]) == 1
+    engine.reset()
+    turn = {"role": "assistant", "content": "x", "reasoning_content": "waiting: all 2 slots are busy\n"}
+    with served(engine, SERVICE) as plain:
+        messages = [*chat_body()["messages"], turn, {"role": "user", "content": "go on"}]
+        assert httpx.post(plain.url + CHAT, json=chat_body(messages=messages)).status_code == 200
+    assert engine.template.calls[-1]["messages"][1] == {"role": "assistant", "content": "x"}
 
 
 def test_a_long_read_is_commented(client: httpx.Client, engine: ScriptedEngine) -> None:

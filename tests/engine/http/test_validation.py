@@ -175,7 +175,7 @@ FIXTURES = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 """The autouse reset runs once for all examples, which is what these tests want."""
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=FIXTURES)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=FIXTURES)
 @given(body=BODIES, route=st.sampled_from([CHAT, COMPLETIONS]))
 def test_no_body_is_a_server_error(client: httpx.Client, body: dict[str, object], route: str) -> None:
     response = client.post(route, json=body)

@@ -61,9 +61,10 @@ class House:
     engine: Engine
     runner: FakeRunner
     gate: Gate
+    client: httpx.Client
 
     def post(self, **fields: Any) -> httpx.Response:
-        return httpx.post(self.server.url + COMPLETIONS, json=body_of(**fields), timeout=20)
+        return self.client.post(COMPLETIONS, json=body_of(**fields))
 
     def health(self) -> Health:
         return self.engine.health()
@@ -117,12 +118,15 @@ def house() -> Iterator[Callable[..., House]]:
         engine.start()
         assert engine.wait_ready(10)
         serving = served(engine, SERVICE)
-        made.append((House(serving.__enter__(), engine, runner, gate), serving))
+        server = serving.__enter__()
+        client = httpx.Client(base_url=server.url, timeout=20, verify=False)
+        made.append((House(server, engine, runner, gate, client), serving))
         return made[-1][0]
 
     yield make
     for one, serving in made:
         one.gate.open()
+        one.client.close()
         state = one.engine._serving()
         one.engine.close(10)
         assert state.memory.ledger.outstanding() == 0
@@ -175,7 +179,7 @@ def test_pages_answer_while_a_chunk_is_computed(house: Callable[..., House]) -> 
     with h.asked(prompt=[7] * 1900, stream=True):
         assert h.gate.held.wait(10)
         for path in ("/health", "/metrics", "/slots", "/v1/status"):
-            assert httpx.get(h.server.url + path, timeout=10).status_code == 200
+            assert h.client.get(path).status_code == 200
         h.gate.open()
     assert h.settles(abandoned=1)
 
