@@ -1,0 +1,204 @@
+"""`tandem start, stop, restart, status, logs` with real engines, and what a second engine is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.state_dir import is_locked, lock_state_dir
+from tandem.exits import Exit
+from tandem.wire import Address, Unreachable, health
+from tests.service.conftest import LONG_S, Box
+
+pytestmark = [pytest.mark.service, pytest.mark.model]
+
+
+def test_status_tells_a_person_and_a_script(running: Box) -> None:
+    words = running.tandem("status")
+    assert words.returncode == Exit.OK
+    assert f"at {running.record.url}, up " in words.stdout
+    assert "0 of 2 busy" in words.stdout
+    shown = json.loads(running.tandem("status", "--json").stdout)
+    assert (shown["status"], shown["parallel"]["slots"], shown["model"]["max_len"]) == ("ok", 2, 1024)
+
+
+def test_the_console_shows_one_frame(running: Box) -> None:
+    frame = running.tandem("console", "--once")
+    assert frame.returncode == Exit.OK
+    assert "0 main" in frame.stdout
+    assert "1 side" in frame.stdout
+
+
+def test_logs_show_the_last_lines_and_no_prompt(running: Box) -> None:
+    assert running.tandem("chat", "marmalade", "--max-tokens", "4", "--temperature", "0").returncode == Exit.OK
+    shown = running.tandem("logs", "-n", "2")
+    assert shown.returncode == Exit.OK
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 2
+    assert json.loads(lines[-1])["event"] == "[req]"
+    assert "marmalade" not in running.tandem("logs", "-n", "10000").stdout
+
+
+def test_a_second_start_is_refused(running: Box) -> None:
+    refused = running.tandem("start", "--port", "0")
+    assert refused.returncode == Exit.REFUSED
+    assert running.record.url in refused.stderr
+    assert "--another" in refused.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_a_second_engine_on_the_port_is_refused_before_its_model_is_read(
+    running: Box, tmp_path: Path, host: str
+) -> None:
+    words = ["--host", host, "--port", str(running.port), "--state-dir", str(tmp_path), "--model", "no-such-model"]
+    refused = running.tandem("serve", *words)
+    assert refused.returncode == Exit.REFUSED
+    assert f"port {running.port}" in refused.stderr
+
+
+def test_a_second_engine_on_the_state_directory_is_refused(running: Box) -> None:
+    refused = running.tandem("serve", "--port", "0")
+    assert refused.returncode == Exit.REFUSED
+    assert f"process {running.record.pid}" in refused.stderr
+
+
+def test_another_engine_runs_beside_it_and_must_be_chosen(running: Box, tmp_path: Path) -> None:
+    started = running.tandem("start", "--another", "--port", "0", "--state-dir", str(tmp_path / "two"))
+    assert started.returncode == Exit.OK, started.stderr
+    assert running.tandem("status").returncode == Exit.USAGE
+    assert running.tandem("stop").returncode == Exit.USAGE
+    assert running.tandem("status", "--state-dir", str(tmp_path / "two")).returncode == Exit.OK
+    assert running.tandem("stop", "--state-dir", str(tmp_path / "two")).returncode == Exit.OK
+    assert running.tandem("status").returncode == Exit.OK
+
+
+def test_restart_keeps_the_flags(box: Box) -> None:
+    assert box.tandem("start", "--parallel", "3").returncode == Exit.OK
+    first = box.record.pid
+    assert box.tandem("restart").returncode == Exit.OK
+    assert box.record.pid != first
+    assert json.loads(box.tandem("status", "--json").stdout)["parallel"]["slots"] == 3
+    assert box.tandem("stop").returncode == Exit.OK
+    assert not is_locked(box.state_dir)
+    for command in ("status", "stop"):
+        assert box.tandem(command).returncode == Exit.NOT_RUNNING
+    assert (box.state_dir / "engine.log.1").exists()
+
+
+def test_not_ready_in_time_exits_4_and_goes_on(box: Box) -> None:
+    late = box.tandem("start", "--wait", "0")
+    assert late.returncode == Exit.NOT_READY
+    assert "not ready within 0 s" in late.stderr
+    deadline = time.monotonic() + LONG_S
+    while not is_locked(box.state_dir):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_damaged_model_exits_1_with_the_words_of_the_log(box: Box, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF\x03\x00\x00\x00")
+    for command in ("serve", "start"):
+        failed = box.tandem(command, "--model", str(damaged))
+        assert failed.returncode == Exit.FAILURE
+        assert str(damaged) in failed.stderr
+        assert "Traceback" not in failed.stderr
+    assert not is_locked(box.state_dir)
+
+
+def test_stop_kills_what_does_not_end(box: Box) -> None:
+    assert box.tandem("start").returncode == Exit.OK
+    pid = box.record.pid
+    os.kill(pid, signal.SIGSTOP)
+    stopped = box.tandem("stop", "--timeout", "0.3")
+    assert stopped.returncode == Exit.OK
+    assert f"process {pid} did not end within 0.3 s" in stopped.stderr
+    assert not is_locked(box.state_dir)
+
+
+def test_a_state_directory_held_by_a_strange_process_is_named(box: Box) -> None:
+    with lock_state_dir(box.state_dir):
+        refused = box.tandem("serve")
+    assert refused.returncode == Exit.REFUSED
+    assert str(box.state_dir) in refused.stderr
+
+
+@contextmanager
+def open_stream(box: Box, tokens: int) -> Iterator[socket.socket]:
+    """A streamed request whose first text has arrived."""
+    asked = {
+        "messages": [{"role": "user", "content": "Count."}],
+        "stream": True,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    body = json.dumps(asked).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", box.port), timeout=LONG_S) as stream:
+        stream.sendall(head.encode() + body)
+        heard = b""
+        while b'"content":"' not in heard.replace(b'"content":""', b""):
+            part = stream.recv(65536)
+            assert part, heard
+            heard += part
+        yield stream
+
+
+def rest_of(stream: socket.socket) -> bytes:
+    heard = b""
+    while part := stream.recv(65536):
+        heard += part
+    return heard
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_open_stream_end(box: Box, number: signal.Signals) -> None:
+    with box.spawn("serve") as engine:
+        wait_status(box, "ok")
+        with open_stream(box, 40) as stream:
+            engine.send_signal(number)
+            assert b"data: [DONE]" in rest_of(stream)
+        assert engine.wait(LONG_S) == Exit.OK
+
+
+def test_a_stream_that_outlasts_the_drain_gets_a_final_event(box: Box) -> None:
+    box.env["TANDEM_DRAIN_TIMEOUT"] = "0.2"
+    with box.spawn("serve") as engine:
+        wait_status(box, "ok")
+        with open_stream(box, 900) as stream:
+            engine.terminate()
+            assert b'"error"' in rest_of(stream)
+        assert engine.wait(LONG_S) == Exit.OK
+
+
+def test_a_second_signal_ends_at_once(box: Box) -> None:
+    with box.spawn("serve") as engine:
+        wait_status(box, "ok")
+        with open_stream(box, 900):
+            engine.terminate()
+            wait_status(box, "draining")
+            engine.terminate()
+            assert engine.wait(LONG_S) == Exit.FAILURE
+    assert not is_locked(box.state_dir)
+
+
+def wait_status(box: Box, wanted: str) -> None:
+    """Wait until the box's engine says that it is `wanted`."""
+    deadline = time.monotonic() + LONG_S
+    while True:
+        try:
+            if health(Address.of(f"http://127.0.0.1:{box.port}")).status == wanted:
+                return
+        except Unreachable:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

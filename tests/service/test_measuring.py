@@ -1,0 +1,78 @@
+"""Bench and checks against real engines, and chat in a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pexpect
+import pytest
+
+from tandem.exits import Exit
+from tests.service.conftest import LONG_S, Box
+
+pytestmark = [pytest.mark.service, pytest.mark.model]
+
+
+def test_bench_proves_its_levels_on_the_running_engine(running: Box) -> None:
+    done = running.tandem("bench", "c1", "c2", "--count", "2", "--tokens", "48", "--json")
+    report = json.loads(done.stdout)
+    assert report["valid"] is True, report
+    assert [(level["identical"], level["of"]) for level in report["levels"]] == [(2, 2), (2, 2)]
+    assert report["levels"][1]["proof"]["peak_decoding"] == 2
+    assert report["levels"][1]["proof"]["rounds"]["2"] > 0
+    assert done.returncode == Exit.OK
+
+
+def test_bench_brings_its_own_engine_and_ends_it(box: Box) -> None:
+    done = box.tandem("bench", "c1", "c3", "--count", "3", "--tokens", "48", "--max-len", "512", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["valid"], report["engine"]["parallel"]) == (Exit.OK, True, 3)
+    assert "an engine of its own" in done.stderr
+    assert box.tandem("status").returncode == Exit.NOT_RUNNING
+
+
+@pytest.mark.parametrize("check", ["batch", "interleave", "early-close", "parking"])
+def test_a_check_holds(running: Box, check: str) -> None:
+    done = running.tandem("check", check, "--tokens", "12", "--json")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert (report["check"], report["held"]) == (check, True)
+    assert report["findings"]
+
+
+@pytest.fixture
+def terminal(running: Box) -> Iterator[pexpect.spawn[str]]:
+    command, *args = running.command("chat", "--temperature", "0", "--max-tokens", "400")
+    child = pexpect.spawn(command, args, env=running.env, encoding="utf-8", timeout=LONG_S)
+    child.expect("> ")
+    yield child
+    child.close(force=True)
+
+
+def test_chat_answers_in_turns_and_ctrl_c_stops_one(terminal: pexpect.spawn[str], running: Box) -> None:
+    terminal.sendline("Write a very long story about a harbour.")
+    terminal.expect("[a-z]{3,} [a-z]+ [a-z]+")
+    terminal.sendintr()
+    terminal.expect("stopped")
+    terminal.expect("> ")
+    terminal.sendline("/new")
+    terminal.expect("a new conversation")
+    terminal.expect("> ")
+    terminal.sendline("/exit")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == Exit.OK
+
+
+def test_ctrl_d_leaves(terminal: pexpect.spawn[str]) -> None:
+    terminal.sendeof()
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == Exit.OK
+
+
+def test_a_prompt_through_a_pipe(running: Box) -> None:
+    done = running.tandem("chat", "--json", "--max-tokens", "4", "--temperature", "0", stdin="Say yes.")
+    assert done.returncode == Exit.OK
+    assert json.loads(done.stdout)["usage"]["completion_tokens"] <= 4
