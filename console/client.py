@@ -11,6 +11,7 @@ import msgspec
 from engine.protocol import CONTRACT, Health, decode_health
 
 _TIMEOUT = httpx.Timeout(2.0)
+_WANTS_TOKEN = "the rest wants a token, set TANDEM_METRICS_TOKEN"
 
 
 class Unreachable(Exception):
@@ -45,10 +46,12 @@ class HealthClient:
         except httpx.HTTPError as error:
             raise Unreachable(_why(error)) from error
         if response.status_code in (401, 403):
-            raise Unreachable(f"status {response.status_code}: the address wants a token, set TANDEM_ADMIN_TOKEN")
+            raise Unreachable(f"status {response.status_code}: {_WANTS_TOKEN}")
         try:
             return decode_health(response.content)
         except msgspec.MsgspecError as error:
+            if status := _status_alone(response.content):
+                raise Unreachable(f"it says only “{status}”: {_WANTS_TOKEN}") from None
             raise Unreachable(f"status {response.status_code}, not a {CONTRACT} body: {error}") from error
 
     async def __aenter__(self) -> HealthClient:
@@ -61,8 +64,18 @@ class HealthClient:
 
 
 def _headers() -> dict[str, str]:
-    token = os.environ.get("TANDEM_ADMIN_TOKEN", "")
+    # The one that opens less comes first.
+    token = os.environ.get("TANDEM_METRICS_TOKEN") or os.environ.get("TANDEM_ADMIN_TOKEN")
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _status_alone(body: bytes) -> str:
+    """The status of a body that holds nothing else: what an engine tells to whom it does not know."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, str])
+    except msgspec.MsgspecError:
+        return ""
+    return fields["status"] if set(fields) == {"status"} else ""
 
 
 def _why(error: Exception) -> str:

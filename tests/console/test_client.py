@@ -60,6 +60,27 @@ def test_a_snapshot_counts_whatever_its_status_code() -> None:
         assert fetch(server.url + "/").status is Status.LOADING
 
 
+@pytest.mark.parametrize(
+    ("set_tokens", "sent"),
+    [
+        ({}, None),
+        ({"ADMIN": "wide"}, "Bearer wide"),
+        ({"ADMIN": "wide", "METRICS": "narrow"}, "Bearer narrow"),
+        ({"METRICS": ""}, None),
+    ],
+)
+def test_the_token_that_opens_less_is_sent(
+    set_tokens: dict[str, str], sent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ADMIN", "METRICS"):
+        monkeypatch.delenv(f"TANDEM_{name}_TOKEN", raising=False)
+    for name, token in set_tokens.items():
+        monkeypatch.setenv(f"TANDEM_{name}_TOKEN", token)
+    with FakeHealth(fake_health.idle) as server:
+        fetch(server.url)
+        assert server.asked_with == [sent]
+
+
 def test_nothing_there(closed_port: str) -> None:
     with pytest.raises(Unreachable, match=r"^connection refused$"):
         fetch(closed_port)
@@ -70,7 +91,8 @@ def test_nothing_there(closed_port: str) -> None:
     [
         (http("404 Not Found", b"{}"), "status 404, not a tandem-health-1 body"),
         (http("200 OK", b"<html>"), "status 200, not a tandem-health-1 body"),
-        (http("401 Unauthorized", b""), "wants a token"),
+        (http("401 Unauthorized", b""), "status 401: the rest wants a token"),
+        (http("200 OK", b'{"status":"ok"}'), "it says only “ok”: the rest wants a token"),
         (b"", "disconnected"),
     ],
 )

@@ -341,6 +341,7 @@ class FakeHealth:
     def __init__(self, scene: Scene, port: int = 0) -> None:
         self.scene = scene
         self.stopped = False
+        self.asked_with: list[str | None] = []
         self._started = time.monotonic()
         outer = self
 
@@ -352,6 +353,7 @@ class FakeHealth:
                     # A kept-alive connection outlives the listening port; a real engine's would not.
                     self.close_connection = True
                     return
+                outer.asked_with.append(self.headers["Authorization"])
                 body_of = outer.scene(time.monotonic() - outer._started)
                 body = encode(body_of)
                 self.send_response(200 if body_of.status is Status.OK else 503)
