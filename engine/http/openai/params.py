@@ -19,6 +19,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_BIASES = 1024
 SEED_LIMIT = 1 << 63
+LEAST_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0
+"""Factors on logits in float32: far beyond any use, and far from where a logit would overflow."""
 
 _NOT_BUILT = {
     "tools": "tools are",
@@ -150,7 +152,7 @@ def _sampling(fields: Fields, vocab_size: int) -> SamplingParams:
         top_k=max(0, top_k),
         min_p=fields.number("min_p", 0.0, low=0.0, high=1.0),
         seed=_seed(fields),
-        repetition_penalty=fields.number(repetition, 1.0, above=0.0),
+        repetition_penalty=fields.number(repetition, 1.0, low=LEAST_REPETITION_PENALTY, high=MAX_REPETITION_PENALTY),
         presence_penalty=fields.number("presence_penalty", 0.0, low=-2.0, high=2.0),
         frequency_penalty=fields.number("frequency_penalty", 0.0, low=-2.0, high=2.0),
         logit_bias=_logit_bias(fields, vocab_size),

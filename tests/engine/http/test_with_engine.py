@@ -239,6 +239,37 @@ def test_prompts_around_the_window(house: Callable[..., House], stream: bool) ->
         assert f"{WINDOW:,}" in error["message"]
 
 
+EXTREMES: list[dict[str, Any]] = [
+    {"temperature": 1e308},
+    {"temperature": 1e-4},
+    {"temperature": 1.1e-5},
+    {"repetition_penalty": 100},
+    {"repetition_penalty": 0.01},
+    {"presence_penalty": 2, "frequency_penalty": -2, "repetition_penalty": 100},
+    {"top_k": 10**30},
+    {"top_p": 1e-300},
+    {"min_p": 1},
+    {"seed": (1 << 63) - 1},
+    {"seed": -(1 << 63)},
+    {"max_tokens": 10**30},
+    {"logit_bias": {str(token): -100 for token in range(512)}},
+    {"logit_bias": {"511": 100}},
+    {"logprobs": 5, "top_k": 1},
+    {"logprobs": 5, "temperature": 1e300},
+    {"n": 8},
+    {"stop": [str(number) for number in range(16)]},
+]
+
+
+def test_the_limits_of_every_field_are_servable(house: Callable[..., House]) -> None:
+    """What validation lets through, sampling can compute: greedy and sampled, never a server error."""
+    h = house()
+    for fields in EXTREMES:
+        for temperature in (0, 1):
+            response = h.post(**{"temperature": temperature, "max_tokens": 4, "seed": 3, **fields})
+            assert response.status_code == 200, (fields, response.text)
+
+
 def test_cached_tokens_are_the_truth(house: Callable[..., House]) -> None:
     """The same prompt again: all but its last token are resumed, with the same greedy text."""
     h = house()
