@@ -1,0 +1,219 @@
+"""Is it the right model? Teacher-forces our runner and llama.cpp's server over the same tokens and compares.
+
+    python -m tests.exactness.teacher_forcing --llama-server build/bin/llama-server [--model NAME|PATH]
+
+At every position of the texts both say what comes next. Where the peer is sure (its two best tokens are more than
+`GAP_NATS` apart) the best tokens must agree `LEAST_AGREEMENT` of the time, and the mean losses must be within
+`MOST_LOSS_RATIO` of each other. Exits 1 where either fails. `--record` keeps the peer's side for the test that needs no
+peer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from engine import catalog
+from engine.config import EngineConfig
+from engine.kv.pool import KvPool
+from engine.loading import LoadedModel, load
+from engine.rows import SlotRows, pack
+
+DATA = Path(__file__).parent / "data"
+TEXTS = ("prose", "code")
+TOKENS = 501
+"""Tokens of each text; all but the first are predicted."""
+GAP_NATS = 0.1
+LEAST_AGREEMENT = 0.99
+MOST_LOSS_RATIO = 0.01
+PROBABILITIES = 400
+"""Candidates asked of the peer at each position; where the text's own token is not among them, all are asked for."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says at one position: its best token, how far ahead of the second that is in nats, and the
+    log-probability of the token that the text goes on with."""
+
+    best: int
+    gap: float
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two models over the same positions; `clear` are those where the peer's gap is over `GAP_NATS`."""
+
+    positions: int
+    clear: int
+    agreeing: int
+    loss: float
+    peer_loss: float
+
+    @property
+    def rate(self) -> float:
+        return self.agreeing / self.clear
+
+    @property
+    def loss_ratio(self) -> float:
+        return self.loss / self.peer_loss - 1.0
+
+    @property
+    def passed(self) -> bool:
+        return self.rate >= LEAST_AGREEMENT and abs(self.loss_ratio) <= MOST_LOSS_RATIO
+
+
+def load_model(path: Path) -> LoadedModel:
+    return load(EngineConfig(model=path, model_name=path.stem), lambda _: None)
+
+
+def texts(model: LoadedModel) -> list[list[int]]:
+    """The texts as tokens, `TOKENS` each."""
+    found = [model.served.tokenizer.encode((DATA / f"{name}.txt").read_text())[:TOKENS] for name in TEXTS]
+    if any(len(ids) < TOKENS for ids in found):
+        raise ValueError(f"a text has fewer than {TOKENS} tokens: {[len(ids) for ids in found]}")
+    return found
+
+
+def ours(model: LoadedModel, sequences: Sequence[Sequence[int]]) -> list[Prediction]:
+    """Our predictions, reading each sequence in prompt chunks. A model's runner is attached once, so is used once."""
+    runner = model.runner
+    longest = max(map(len, sequences))
+    pool = KvPool(runner.layout, [longest])
+    runner.attach(pool, 1)
+    pool.commit(0, longest)
+    found: list[Prediction] = []
+    try:
+        for ids in sequences:
+            for start in range(0, len(ids) - 1, runner.max_rows):
+                end = min(start + runner.max_rows, len(ids) - 1)
+                share = SlotRows(0, start, ids[start:end], logits=range(end - start))
+                logits = runner.forward(pack([share])).astype(np.float64)
+                top = logits.max(axis=1, keepdims=True)
+                logprobs = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+                for row, following in zip(logprobs, ids[start + 1 : end + 1], strict=True):
+                    second, first = np.partition(row, -2)[-2:]
+                    found.append(Prediction(int(row.argmax()), float(first - second), float(row[following])))
+    finally:
+        pool.close()
+    return found
+
+
+def peers(url: str, sequences: Sequence[Sequence[int]], vocab: int) -> Iterator[Prediction]:
+    """The peer's predictions: one token after every prefix, each prefix read from the peer's own cache."""
+    with httpx.Client(base_url=url, timeout=120) as client:
+        for ids in sequences:
+            for i in range(1, len(ids)):
+                yield _ask(client, ids[:i], ids[i], PROBABILITIES) or _ask(client, ids[:i], ids[i], vocab, must=True)
+
+
+def _ask(
+    client: httpx.Client, prefix: Sequence[int], following: int, candidates: int, *, must: bool = False
+) -> Prediction | None:
+    body = {"prompt": list(prefix), "n_predict": 1, "n_probs": candidates, "cache_prompt": True, "temperature": 0.0}
+    answer = client.post("/completion", json=body).raise_for_status().json()
+    top = answer["completion_probabilities"][0]["top_logprobs"]
+    known = {entry["id"]: entry["logprob"] for entry in top}
+    if following not in known:
+        if must:
+            raise RuntimeError(f"the peer gives no probability for token {following} after {len(prefix)} tokens")
+        return None
+    return Prediction(top[0]["id"], top[0]["logprob"] - top[1]["logprob"], known[following])
+
+
+def compare(mine: Sequence[Prediction], peer: Sequence[Prediction]) -> Agreement:
+    """Raises ValueError where the two are not over the same number of positions."""
+    pairs = list(zip(mine, peer, strict=True))
+    clear = [(a, b) for a, b in pairs if b.gap > GAP_NATS]
+    return Agreement(
+        positions=len(pairs),
+        clear=len(clear),
+        agreeing=sum(a.best == b.best for a, b in clear),
+        loss=-math.fsum(a.logprob for a, _ in pairs) / len(pairs),
+        peer_loss=-math.fsum(b.logprob for _, b in pairs) / len(pairs),
+    )
+
+
+@contextmanager
+def llama_server(binary: Path, model: Path) -> Iterator[str]:
+    """Run the peer on a free loopback port until the block ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "-c", "2048", "-np", "1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_ready(url, server)
+            yield url
+        finally:
+            server.terminate()
+
+
+def _wait_ready(url: str, server: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        if server.poll() is not None:
+            raise RuntimeError(f"the peer ended with {server.returncode} before it was ready")
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise RuntimeError("the peer was not ready within 120 s")
+
+
+def recorded(path: Path) -> list[Prediction]:
+    """The peer's predictions as `--record` keeps them."""
+    return [Prediction(best, gap, logprob) for best, gap, logprob in json.loads(path.read_text())]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--llama-server", type=Path, help="a llama-server to start on loopback")
+    where.add_argument("--url", help="a running llama-server with the same model")
+    parser.add_argument("--model", default=catalog.DEFAULT_MODEL, help="a built-in model or a GGUF file")
+    parser.add_argument("--record", type=Path, help="keep the peer's predictions in this file")
+    options = parser.parse_args()
+    path = catalog.resolve(options.model)
+    model = load_model(path)
+    sequences = texts(model)
+    vocab = model.served.tokenizer.vocab_size
+    if options.url:
+        theirs = list(peers(options.url, sequences, vocab))
+    else:
+        with llama_server(options.llama_server, path) as url:
+            theirs = list(peers(url, sequences, vocab))
+    if options.record:
+        rows = [f"[{p.best}, {p.gap:.4f}, {p.logprob:.5f}]" for p in theirs]
+        options.record.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+    mine = ours(model, sequences)
+    half = len(mine) // len(TEXTS)
+    for i, name in enumerate(TEXTS):
+        part = slice(i * half, (i + 1) * half)
+        print(json.dumps({"text": name, **_shown(compare(mine[part], theirs[part]))}))
+    total = compare(mine, theirs)
+    print(json.dumps({"text": "all", **_shown(total), "passed": total.passed}))
+    return 0 if total.passed else 1
+
+
+def _shown(agreement: Agreement) -> dict[str, float]:
+    return {**asdict(agreement), "agreement": round(agreement.rate, 5), "loss_ratio": round(agreement.loss_ratio, 5)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
