@@ -52,6 +52,7 @@ def service_config(settings: Settings) -> ServiceConfig:
         allowed_origins=settings.allowed_origins,
         metrics_token=settings.metrics_token,
         admin_token=settings.admin_token,
+        visible_status=settings.visible_status == "reasoning",
     )
 
 

@@ -39,10 +39,10 @@ def serve(
     """
     resolved = resolve(flags)
     settings = resolved.settings
+    refuse_early(resolved)
     logs.configure(settings.log_format)
     for text in resolved.notes:
         log.warning(text)
-    refuse_early(resolved)
     model, name = find_model(settings.model)
     folder = state_dir(settings)
 

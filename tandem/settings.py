@@ -305,7 +305,6 @@ class Settings:
         OneOf(("off", "reasoning")),
         "off",
         "Show waits as reasoning text to clients that hide a stream's comments.",
-        later=True,
     )
 
 

@@ -8,8 +8,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.config import ServiceConfig
 from engine.protocol import WaitState
@@ -17,7 +20,7 @@ from engine.request import Admitted, Failed, FinishReason, Reading, RequestError
 from tandem.cli import run
 from tandem.completions import Answer, Ask, End, Message, Piece, Wait, ask
 from tandem.exits import CommandError, Exit
-from tandem.wire import Address, Comment, Data, Opened, Refused, StreamEvent, Unreachable, get, stream
+from tandem.wire import Address, Comment, Data, Opened, Refused, StreamEvent, Unreachable, _events, get, stream
 from tests.support.scripted_engine import ScriptedEngine, Ticket
 from tests.support.served import served
 
@@ -63,6 +66,30 @@ def test_events_split_anywhere_are_put_together() -> None:
     assert isinstance(opened, Opened)
     assert opened.headers["x-tandem-wait"] == "slot"
     assert rest == [Comment("waiting"), Data(b'{"a":1}'), Data(b"{}"), Comment("more")]
+
+
+@given(
+    cuts=st.lists(st.integers(1, 400), max_size=12),
+    bodies=st.lists(
+        st.one_of(st.just(b": a wait"), st.binary(max_size=20).map(lambda raw: b"data:" + raw.hex().encode()))
+    ),
+)
+def test_events_do_not_depend_on_how_the_bytes_arrive(cuts: list[int], bodies: list[bytes]) -> None:
+    text = b"".join(line + b"\n\n" for line in [*bodies, b"data: [DONE]"])
+    wire = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunked(text[:7], text[7:]))
+
+    async def read(pieces: list[bytes]) -> list[StreamEvent]:
+        reader = asyncio.StreamReader()
+        for piece in pieces:
+            reader.feed_data(piece)
+        reader.feed_eof()
+        return [event async for event in _events(Address.of("box"), reader)]
+
+    edges = sorted({min(cut, len(wire)) for cut in cuts} | {0, len(wire)})
+    pieces = [wire[a:b] for a, b in pairwise(edges)]
+    events = asyncio.run(read(pieces))
+    wanted = [Comment(line[1:].strip().decode()) if line[:1] == b":" else Data(line[5:]) for line in bodies]
+    assert events[1:] == wanted
 
 
 @pytest.mark.parametrize("framing", [b"Connection: close\r\n\r\n", b"Content-Length: 15\r\n\r\n"])
