@@ -11,7 +11,7 @@ from engine.config import ServiceConfig
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.served import Served, served
 
-SERVICE = ServiceConfig(body_limit_bytes=1 << 20, heartbeat_s=0.15, headers_after_s=0.1)
+SERVICE = ServiceConfig(body_limit_bytes=1 << 20, heartbeat_s=0.15, headers_after_s=0.3)
 
 
 @pytest.fixture(scope="session")

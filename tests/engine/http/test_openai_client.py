@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import openai
 import pytest
 
-from engine.request import Admitted, RequestError, Text, TokenLogprob
+from engine.request import Admitted, Failed, RequestError, Text, TokenLogprob
 from tests.support.scripted_engine import ScriptedEngine, Ticket
 from tests.support.served import Served
 
@@ -76,16 +77,19 @@ def test_refusals_are_the_clients_own_exceptions(official: openai.OpenAI, engine
 
 
 def test_a_stream_that_fails_raises(official: openai.OpenAI, engine: ScriptedEngine) -> None:
-    def script(ticket: Ticket) -> None:
-        from engine.request import Failed
+    seen = threading.Event()
 
+    def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 5), Text(0, "a", 1))
-        ticket.cancelled.wait(0.1)
+        seen.wait(10)
         ticket.put(Failed(RequestError("no page left", status=503, code="memory")))
 
     engine.script = script
+    stream = official.chat.completions.create(model="any", messages=HI, stream=True)
+    next(iter(stream))
+    seen.set()
     with pytest.raises(openai.APIError, match="no page left"):
-        list(official.chat.completions.create(model="any", messages=HI, stream=True))
+        list(stream)
 
 
 def test_leaving_a_stream_cancels(official: openai.OpenAI, engine: ScriptedEngine) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -172,15 +171,27 @@ def test_refusals_before_headers(
     assert response.headers.get("retry-after") == (None if retry_after is None else str(retry_after))
 
 
+def read_slowly(client: httpx.Client, seen: threading.Event) -> httpx.Response:
+    """A stream read whole; `seen` is set once its first line is here, so its headers have gone out."""
+    with client.stream("POST", CHAT, json=chat_body(stream=True)) as response:
+        parts = []
+        for part in response.iter_raw():
+            parts.append(part)
+            seen.set()
+    return httpx.Response(response.status_code, headers=response.headers, text=b"".join(parts).decode())
+
+
 def test_a_refusal_after_headers_is_one_event(client: httpx.Client, engine: ScriptedEngine) -> None:
+    seen = threading.Event()
+
     def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 10), Text(0, "par", 1))
-        time.sleep(0.05)
+        seen.wait(10)
         ticket.put(Failed(RequestError("the page could not be committed", status=503, code="memory")))
         ticket.put(Text(0, "never", 1))
 
     engine.script = script
-    response = client.post(CHAT, json=chat_body(stream=True))
+    response = read_slowly(client, seen)
     assert response.status_code == 200
     *_, text, last = events(response.text)
     assert text["choices"][0]["delta"]["content"] == "par"
@@ -261,13 +272,16 @@ def test_a_client_that_does_not_read_neither_stops_nor_loses_anything(
 
 
 def test_a_fault_while_writing_ends_only_its_stream(client: httpx.Client, engine: ScriptedEngine) -> None:
+    seen = threading.Event()
+
     def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 10))
-        time.sleep(0.05)
+        if ticket.request.stream:
+            seen.wait(10)
         ticket.put(Text(7, "a choice nobody asked for", 1))
 
     engine.script = script
-    response = client.post(CHAT, json=chat_body(stream=True))
+    response = read_slowly(client, seen)
     assert events(response.text)[-1]["error"]["code"] == "internal_error"
     assert wait_until(engine.tickets[0].cancelled.is_set)
     whole = client.post(CHAT, json=chat_body())
@@ -279,6 +293,8 @@ def test_a_fault_while_writing_ends_only_its_stream(client: httpx.Client, engine
 
 def test_ending_all_reaches_every_phase(client: httpx.Client, server: Served, engine: ScriptedEngine) -> None:
     """What a service does when its drain is over: a final event on a stream, a status for the rest, all cancelled."""
+    seen = threading.Event()
+    answers: dict[str, httpx.Response] = {}
 
     def script(ticket: Ticket) -> None:
         if ticket.request.stream:
@@ -286,21 +302,18 @@ def test_ending_all_reaches_every_phase(client: httpx.Client, server: Served, en
         hold(ticket)
 
     engine.script = script
-    answers: dict[bool, httpx.Response] = {}
     threads = [
-        threading.Thread(
-            target=lambda s=stream: answers.update({s: httpx.post(server.url + CHAT, json=chat_body(stream=s))})
-        )
-        for stream in (False, True)
+        threading.Thread(target=lambda: answers.update(whole=client.post(CHAT, json=chat_body()))),
+        threading.Thread(target=lambda: answers.update(streamed=read_slowly(client, seen))),
     ]
     for thread in threads:
         thread.start()
     assert wait_until(lambda: len(engine.tickets) == 2)
-    time.sleep(0.05)
+    assert seen.wait(10)
     server.app.exchanges.end_all(RequestError("over", status=503, code="draining", retry_after=5))
     for thread in threads:
         thread.join(10)
-    assert answers[False].status_code == 503
-    assert answers[False].headers["retry-after"] == "5"
-    assert events(answers[True].text)[-1]["error"]["code"] == "draining"
+    assert answers["whole"].status_code == 503
+    assert answers["whole"].headers["retry-after"] == "5"
+    assert events(answers["streamed"].text)[-1]["error"]["code"] == "draining"
     assert all(ticket.cancelled.is_set() for ticket in engine.tickets)

@@ -251,7 +251,7 @@ EXTREMES: list[dict[str, Any]] = [
     {"min_p": 1},
     {"seed": (1 << 63) - 1},
     {"seed": -(1 << 63)},
-    {"max_tokens": 10**30},
+    {"max_tokens": 10**30, "prompt": [7] * 2040},
     {"logit_bias": {str(token): -100 for token in range(512)}},
     {"logit_bias": {"511": 100}},
     {"logprobs": 5, "top_k": 1},
