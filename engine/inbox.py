@@ -44,10 +44,11 @@ class Inbox:
         self.refused = 0
 
     def open(self, slots: int) -> None:
-        """The model is loaded: accept requests for `slots` slots."""
+        """The model is loaded: accept requests for `slots` slots, unless the door was shut meanwhile."""
         with self._lock:
             self._free_slots = slots
-            self._closed = None
+            if self._closed is loading:
+                self._closed = None
 
     def shut(self, error: Callable[[], RequestError]) -> None:
         """Accept nothing more; whoever comes gets an `error` of their own."""

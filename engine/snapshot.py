@@ -1,6 +1,6 @@
 """The engine as `/health` shows it: an immutable snapshot, built on the engine thread, read by anyone.
 
-Building one is cheap and rate-limited; memory is measured at most every `MEMORY_EVERY_S`. A rate stands only in the
+Building one is cheap; memory is measured at most every `MEMORY_EVERY_S`. A rate stands only in the
 phase it belongs to, over the last seconds of it.
 """
 
@@ -20,7 +20,6 @@ from engine.protocol import LaneState, Status
 from engine.slot import Slot
 from engine.state import EngineState
 
-PUBLISH_EVERY_S = 0.1
 MEMORY_EVERY_S = 0.25
 STALLED_AFTER_S = 30.0
 RATE_WINDOW_S = 2.0

@@ -24,7 +24,7 @@ def timed(r: Rig, seconds: float) -> None:
 
 def fresh(r: Rig) -> protocol.Health:
     """A snapshot of right now."""
-    r.engine._publish(at_once=True)
+    r.engine._publisher.publish(draining=False, at_once=True)
     return r.engine.health()
 
 
@@ -129,16 +129,16 @@ def test_snapshots_are_published_when_what_runs_changes_and_else_by_time(rig: Ma
     r = rig(parallel=2)
     r.submit(PROMPT, 100)
     r.turns(3)
-    first = r.engine._published
+    first = r.engine._publisher._newest
     r.turns(5)
-    assert r.engine._published is first
+    assert r.engine._publisher._newest is first
     r.clock.advance(0.2)
     r.turns(1)
-    second = r.engine._published
+    second = r.engine._publisher._newest
     assert second is not first
     r.submit(PROMPT[::-1], 50)
     r.turns(1)
-    assert r.engine._published is not second
+    assert r.engine._publisher._newest is not second
     assert r.engine.health().parallel.decoding == 2
 
 
@@ -171,7 +171,7 @@ def test_health_answers_while_a_pass_hangs(rig: Make) -> None:
 
 def test_loading_is_shown(rig: Make) -> None:
     r = rig(parallel=3)
-    r.engine._loading(Loading(stage="packing weights", done_bytes=3, total_bytes=9, eta_s=1.5))
+    r.engine._progress(Loading(stage="packing weights", done_bytes=3, total_bytes=9, eta_s=1.5))
     health = r.engine.health()
     assert health.status is Status.LOADING
     assert health.loading == Loading(stage="packing weights", done_bytes=3, total_bytes=9, eta_s=1.5)

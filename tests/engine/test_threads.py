@@ -239,3 +239,21 @@ def test_many_clients_that_come_and_go(engines: Make) -> None:
     assert state.memory.ledger.outstanding() == 0
     assert all(slot.running is None for slot in state.slots)
     pool_close()
+
+
+def test_a_door_shut_while_the_model_loads_stays_shut(engines: Make) -> None:
+    """Drain comes at the last moment of loading: the engine becomes ready and accepts nothing."""
+    model = fake_model(FakeRunner(), 256)
+    made: list[Engine] = []
+
+    def load(config: EngineConfig, progress: Progress) -> FakeModel:
+        made[0].drain()
+        return model
+
+    engine = engines(load=load)
+    made.append(engine)
+    serve(engine)
+    with pytest.raises(RequestError) as caught:
+        engine.submit(request("a", [1], 1), RecordingSink())
+    assert caught.value.code == "draining"
+    assert engine.health().status is Status.DRAINING

@@ -1,0 +1,64 @@
+"""The newest snapshot, from the engine thread to whoever asks: published when it matters, read without waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine import snapshot
+from engine.memory.probe import MemoryProbe
+from engine.protocol import Health, Loading
+from engine.state import Clock, EngineState
+
+PUBLISH_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A snapshot and when it was taken; `shape` is what made it worth taking at once."""
+
+    health: Health
+    at: float
+    shape: tuple[int, ...] = ()
+
+
+class Publisher:
+    """Holds one immutable snapshot. `loading`, `serve` and `publish` belong to the engine thread, `read` to anyone."""
+
+    def __init__(self, requested: int, clock: Clock, probe: MemoryProbe) -> None:
+        """`requested` slots were asked for; `probe` shows the memory while nothing is loaded."""
+        self._requested = requested
+        self._clock = clock
+        self._probe = probe
+        self._started = clock()
+        self._state: EngineState | None = None
+        self.loading(Loading(stage="starting", done_bytes=0, total_bytes=0, eta_s=None))
+
+    def read(self) -> Health:
+        """The newest snapshot, as old as it is now."""
+        newest = self._newest
+        return snapshot.aged(newest.health, max(0.0, self._clock() - newest.at))
+
+    def loading(self, loading: Loading) -> None:
+        """Publish how far loading is."""
+        now = self._clock()
+        uptime = now - self._started
+        health = snapshot.before_serving(self._requested, loading, self._probe.read(), uptime)
+        self._newest = _Published(health, now)
+
+    def serve(self, state: EngineState) -> Health:
+        """Publish `state` from now on; returns its first snapshot."""
+        self._state = state
+        self._snapshots = snapshot.SnapshotBuilder(state, self._started)
+        self.publish(draining=False, at_once=True)
+        return self._newest.health
+
+    def publish(self, *, draining: bool, at_once: bool = False) -> None:
+        """Publish a snapshot where the newest is old, or who runs, waits or has ended changed."""
+        state = self._state
+        assert state is not None
+        now = self._clock()
+        ended = sum(state.counters.endings.values()) + state.inbox.refused
+        shape = (len(state.running()), len(state.decoding()), len(state.queue), ended)
+        state.counters.saw(running=shape[0], decoding=shape[1])
+        if at_once or shape != self._newest.shape or now - self._newest.at >= PUBLISH_EVERY_S:
+            self._newest = _Published(self._snapshots.build(now, draining=draining), now, shape)
