@@ -120,7 +120,7 @@ def recommend(*, row_bytes: int, main_window: int, side_window: int, weights: in
     if slots == by_memory:
         reason = f"{size(max(0, left))} are left for side slots above the floor, a full one takes {size(side)}"
     elif slots == by_cores:
-        reason = f"{cores} cores gain little from more; memory would hold {by_memory}"
+        reason = f"with {cores} cores more would add little; memory would hold {by_memory}"
     else:
         reason = f"more are untested; memory would hold {by_memory}"
     return SlotAdvice(slots, row_bytes, main_window, side_window, main, side, weights, reason)

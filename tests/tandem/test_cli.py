@@ -58,6 +58,9 @@ def test_misuse_exits_2_with_one_message(args: list[str], capsys: pytest.Capture
         ["restart"],
         ["chat", "hello"],
         ["status", "--url", "http://127.0.0.1:9"],
+        ["console", "--once"],
+        ["bench", "c1", "--url", "http://127.0.0.1:9"],
+        ["check", "batch", "--url", "http://127.0.0.1:9"],
     ],
 )
 def test_nothing_running_exits_3(
