@@ -85,7 +85,7 @@ class SnapshotBuilder:
             ],
             kv_pool=pool,
             memory=memory,
-            cache={state.resident.name: state.resident.stats()},
+            cache={level.name: level.stats() for level in state.levels},
             roles=[msgspec.structs.replace(role, since_s=now - self._started) for role in state.roles],
             speculation=protocol.Speculation(drafters=[], rounds=0, drafted=0, accepted=0),
         )

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from engine import protocol
 from engine.api import ServedModel
+from engine.cache.level import CacheLevel
 from engine.cache.resident import ResidentLevel
 from engine.config import EngineConfig
 from engine.counters import Counters
@@ -76,6 +77,11 @@ class EngineState:
     reading: int | None = None
     settled: bool = False
     """No waiting request's decision can have changed since the last look at the queue, time aside."""
+
+    @property
+    def levels(self) -> tuple[CacheLevel, ...]:
+        """Every level at which conversations are kept."""
+        return (self.resident,)
 
     def running(self) -> list[Choice]:
         return [s.running for s in self.slots if s.running is not None]
