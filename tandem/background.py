@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from engine.protocol import Status
-from engine.state_dir import is_locked, read_record
+from engine.state_dir import LOCK_NAME, is_locked, read_record
 from tandem import output
 from tandem.configure import state_dir
 from tandem.exits import CommandError, Exit
@@ -181,7 +181,7 @@ def end(engine: Running, timeout_s: float | None) -> None:
 
 def _pid_of(engine: Running) -> int:
     """The process that holds a state directory whose engine has not opened its port yet."""
-    text = (engine.state_dir / "engine.lock").read_text().strip()
+    text = (engine.state_dir / LOCK_NAME).read_text().strip()
     if not text.isdigit():
         raise CommandError(f"the process that holds {engine.state_dir} is not known yet; try again", Exit.NOT_READY)
     return int(text)

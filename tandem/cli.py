@@ -111,9 +111,6 @@ def run(args: Sequence[str]) -> int:
     except CommandError as why:
         output.error(why.message)
         return why.code
-    except BrokenPipeError:
-        output.silence_stdout()
-        return Exit.OK
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILURE
     return Exit.OK

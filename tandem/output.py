@@ -5,7 +5,6 @@ rich and msgspec are imported only where they are used, so that help and one-lin
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,12 +81,13 @@ def counting(label: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def silence_stdout() -> None:
-    """After a reader closed the pipe: let the interpreter's own flush at exit go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+_CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - set(b"\n\t\r"), "\N{REPLACEMENT CHARACTER}")
 
 
 def _write(stream: TextIO, text: str) -> None:
+    """Write through; at a terminal without control characters, since models, clients and logs put words into it."""
+    if stream.isatty():
+        text = text.translate(_CONTROLS)
     try:
         stream.write(text)
     except UnicodeEncodeError:
