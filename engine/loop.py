@@ -117,9 +117,10 @@ class Engine:
         self._dispatcher = Dispatcher(state, lifecycle)
         self._rounds = Rounds(state, lifecycle)
         state.roles = plan_roles(self._config, self._publisher.serve(state))
-        self._publisher.publish(draining=self._draining, at_once=True)
         self._state = state
         self._inbox.open(len(state.slots))
+        # Published last: whoever reads that the engine is ready must find the door open.
+        self._publisher.publish(draining=self._draining, at_once=True)
         self._ready.set()
 
     def turn(self) -> bool:

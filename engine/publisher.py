@@ -46,11 +46,10 @@ class Publisher:
         self._newest = _Published(health, now)
 
     def serve(self, state: EngineState) -> Health:
-        """Publish `state` from now on; returns its first snapshot."""
+        """Show `state` from now on. Returns a first snapshot of it, which `publish` is still to make public."""
         self._state = state
         self._snapshots = snapshot.SnapshotBuilder(state, self._started)
-        self.publish(draining=False, at_once=True)
-        return self._newest.health
+        return self._snapshots.build(self._clock(), draining=False)
 
     def publish(self, *, draining: bool, at_once: bool = False) -> None:
         """Publish a snapshot where the newest is old, or who runs, waits or has ended changed."""

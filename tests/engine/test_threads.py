@@ -257,3 +257,18 @@ def test_a_door_shut_while_the_model_loads_stays_shut(engines: Make) -> None:
         engine.submit(request("a", [1], 1), RecordingSink())
     assert caught.value.code == "draining"
     assert engine.health().status is Status.DRAINING
+
+
+def test_who_reads_that_it_is_ready_finds_the_door_open(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engines()
+    seen: list[Status] = []
+    door = engine._inbox.open
+
+    def opened(slots: int) -> None:
+        seen.append(engine.health().status)
+        door(slots)
+
+    monkeypatch.setattr(engine._inbox, "open", opened)
+    serve(engine)
+    assert seen == [Status.LOADING]
+    assert engine.health().status is Status.OK
