@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.service, pytest.mark.model]
 
 
 def test_bench_proves_its_levels_on_the_running_engine(running: Box) -> None:
-    done = running.tandem("bench", "c1", "c2", "--count", "2", "--tokens", "48", "--json")
+    done = running.tandem("bench", "c1", "c2", "--count", "2", "--tokens", "40", "--json")
     report = json.loads(done.stdout)
     assert report["valid"] is True, report
     assert [(level["identical"], level["of"]) for level in report["levels"]] == [(2, 2), (2, 2)]
@@ -25,9 +25,9 @@ def test_bench_proves_its_levels_on_the_running_engine(running: Box) -> None:
 
 
 def test_bench_brings_its_own_engine_and_ends_it(box: Box) -> None:
-    done = box.tandem("bench", "c1", "c3", "--count", "3", "--tokens", "48", "--max-len", "512", "--json")
+    done = box.tandem("bench", "c2", "--count", "2", "--tokens", "40", "--max-len", "512", "--json")
     report = json.loads(done.stdout)
-    assert (done.returncode, report["valid"], report["engine"]["parallel"]) == (Exit.OK, True, 3)
+    assert (done.returncode, report["valid"], report["engine"]["parallel"]) == (Exit.OK, True, 2)
     assert "an engine of its own" in done.stderr
     assert box.tandem("status").returncode == Exit.NOT_RUNNING
 
