@@ -44,6 +44,11 @@ def linear(x: Array, weight: RawTensor, bias: Array | None = None) -> Array:
     """x (rows, k) times `weight` (n, k) transposed; the inputs of a quantised weight are quantised first."""
     if weight.form in (Form.Q4_0, Form.Q4_1, Form.Q8_0):
         x = quantise_rows(x)
+    return linear_exact(x, weight, bias)
+
+
+def linear_exact(x: Array, weight: RawTensor, bias: Array | None = None) -> Array:
+    """x (rows, k) times `weight` (n, k) transposed, inputs as they are."""
     y: Array = x @ dequantise(weight).T
     return y if bias is None else y + bias
 

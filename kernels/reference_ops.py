@@ -13,12 +13,16 @@ from kernels.kv_view import kv_rows
 from kernels.program import Heads, Linear, Norm, PassRows, Rotary, vector
 
 Values = dict[int, ref.Array]
+Multiply = Callable[[ref.Array, RawTensor, ref.Array | None], ref.Array]
 
 
 class ReferenceOps:
-    """Implements `kernels.program.Ops`; `run` computes a pass. Values are indices into a pass's results."""
+    """Implements `kernels.program.Ops`; `run` computes a pass. Values are indices into a pass's results.
 
-    def __init__(self) -> None:
+    `multiply` is `reference.linear` or `reference.linear_exact`, as the backend to be compared treats its inputs."""
+
+    def __init__(self, multiply: Multiply = ref.linear) -> None:
+        self._multiply = multiply
         self._steps: list[Callable[[PassRows, NDArray[np.uint64], Values], ref.Array]] = []
 
     def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> ref.Array:
@@ -33,7 +37,11 @@ class ReferenceOps:
         return self._add(lambda rows, kv, v: values[rows.token])
 
     def project(self, x: int, norm: Norm, parts: Sequence[Linear]) -> int:
-        return self._add(lambda rows, kv, v: np.concatenate([_linear(_norm(v[x], norm), p) for p in parts], axis=1))
+        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> ref.Array:
+            n = _norm(v[x], norm)
+            return np.concatenate([self._linear(n, p) for p in parts], axis=1)
+
+        return self._add(step)
 
     def rotate_store(
         self, qkv: int, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
@@ -68,17 +76,20 @@ class ReferenceOps:
         return self._add(step)
 
     def add_linear(self, residual: int, x: int, linear: Linear) -> int:
-        return self._add(lambda rows, kv, v: v[residual] + _linear(v[x], linear))
+        return self._add(lambda rows, kv, v: v[residual] + self._linear(v[x], linear))
 
     def project_gated(self, x: int, norm: Norm, gate: Linear, up: Linear) -> int:
         def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> ref.Array:
             n = _norm(v[x], norm)
-            return ref.silu_gate(_linear(n, gate), _linear(n, up))
+            return ref.silu_gate(self._linear(n, gate), self._linear(n, up))
 
         return self._add(step)
 
     def head(self, x: int, norm: Norm, linear: Linear) -> None:
-        self._add(lambda rows, kv, v: _linear(_norm(v[x][rows.logit_rows], norm), linear))
+        self._add(lambda rows, kv, v: self._linear(_norm(v[x][rows.logit_rows], norm), linear))
+
+    def _linear(self, x: ref.Array, linear: Linear) -> ref.Array:
+        return self._multiply(x, linear.weight, None if linear.bias is None else vector(linear.bias))
 
     def _add(self, step: Callable[[PassRows, NDArray[np.uint64], Values], ref.Array]) -> int:
         self._steps.append(step)
@@ -87,7 +98,3 @@ class ReferenceOps:
 
 def _norm(x: ref.Array, norm: Norm | None) -> ref.Array:
     return x if norm is None else ref.rms_norm(x, vector(norm.weight), norm.eps)
-
-
-def _linear(x: ref.Array, linear: Linear) -> ref.Array:
-    return ref.linear(x, linear.weight, None if linear.bias is None else vector(linear.bias))

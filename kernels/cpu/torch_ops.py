@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.cpu.torch_products import Product, product
+from kernels.cpu.torch_products import Product, Products
 
 # isort: split
 import torch
@@ -32,6 +32,7 @@ class TorchRecorder:
         self._steps: list[Step] = []
         self._tensors: dict[str, tuple[RawTensor, str, int]] = {}
         self._products: dict[str, Product] = {}
+        self._maker = Products()
         self._angles: dict[Rotary, Callable[[int], NDArray[np.float32]]] = {}
 
     def embed(self, table: RawTensor) -> int:
@@ -151,7 +152,7 @@ class TorchRecorder:
     def _linear(self, linear: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
         name = linear.weight.name
         if name not in self._products:
-            self._products[name] = product(linear.weight)
+            self._products[name] = self._maker.make(linear.weight)
             self._hold(linear.weight, self._products[name].runs_as, self._products[name].bytes)
         multiply = self._products[name]
         if linear.bias is None:

@@ -7,6 +7,7 @@ constant number of rows padded with zeros, and float32 row by row. Each matrix s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from kernels import reference
 from kernels.forms import Form, RawTensor
 
-BLOCK_ROWS = 16
+BLOCK_ROWS = 4
 CHECK_ROWS = (2, 3, 4, 8, 16)
 GROUP = 32
 
@@ -87,7 +88,7 @@ class PackedEight:
 class DenseBlocks:
     """A float32 matrix, multiplied by blocks of BLOCK_ROWS rows, so that every product has the same shape."""
 
-    runs_as = "float32, rows in blocks of 16"
+    runs_as = f"float32, rows in blocks of {BLOCK_ROWS}"
 
     def __init__(self, weight: RawTensor) -> None:
         self._weight = torch.from_numpy(reference.dequantise(weight).copy())
@@ -116,19 +117,28 @@ class DenseRows:
         return torch.cat([torch.nn.functional.linear(x[i : i + 1].clone(), self._weight) for i in range(x.shape[0])])
 
 
-def product(weight: RawTensor) -> Product:
-    """The fastest form of a matrix whose rows are their own: see the module's docstring."""
-    fast = torch.backends.cpu.get_cpu_capability().startswith("AVX512") and weight.shape[0] % 16 == 0
-    if fast and weight.form in (Form.Q4_0, Form.Q4_1):
-        four = PackedFour(weight)
-        if row_invariant(four, weight.shape[1]):
-            return four
-    if fast and weight.form is Form.Q8_0:
-        eight = PackedEight(weight)
-        if row_invariant(eight, weight.shape[1]):
-            return eight
-    blocks = DenseBlocks(weight)
-    return blocks if row_invariant(blocks, weight.shape[1]) else DenseRows(weight)
+class Products:
+    """Makes products, checking each kind once for each shape."""
+
+    def __init__(self) -> None:
+        self._invariant: dict[tuple[str, tuple[int, ...]], bool] = {}
+
+    def make(self, weight: RawTensor) -> Product:
+        """The fastest form of a matrix whose rows are their own: see the module's docstring."""
+        fast = torch.backends.cpu.get_cpu_capability().startswith("AVX512") and weight.shape[0] % 16 == 0
+        kinds: list[Callable[[RawTensor], Product]] = [DenseBlocks]
+        if fast and weight.form in (Form.Q4_0, Form.Q4_1):
+            kinds.insert(0, PackedFour)
+        if fast and weight.form is Form.Q8_0:
+            kinds.insert(0, PackedEight)
+        for kind in kinds:
+            made = kind(weight)
+            key = made.runs_as, weight.shape
+            if key not in self._invariant:
+                self._invariant[key] = row_invariant(made, weight.shape[1])
+            if self._invariant[key]:
+                return made
+        return DenseRows(weight)
 
 
 def row_invariant(multiply: Product, k: int) -> bool:

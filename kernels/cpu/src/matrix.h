@@ -166,7 +166,7 @@ inline void dot4(const uint8_t* w, const QBlock* const (&q)[R], I8 (&dot)[R]) {
     __m256i acc[R];
     for (int r = 0; r < R; ++r) acc[r] = _mm256_setzero_si256();
     for (int j = 0; j < 4; ++j) {
-        const __m256i both = _mm256_load_si256((const __m256i*)(w + j * 32));
+        const __m256i both = _mm256_loadu_si256((const __m256i*)(w + j * 32));
         const __m256i low = _mm256_and_si256(both, nibble);
         const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
         for (int r = 0; r < R; ++r) {

@@ -446,7 +446,7 @@ void tandem_team_free(void* team) { delete (tandem::Team*)team; }
 
 int64_t tandem_matrix_bytes(int32_t form, int64_t n, int64_t k) { return (n + 7) / 8 * tandem::group_bytes(form, k); }
 
-// Pack `n` rows of `row_bytes` bytes each, as the file holds them, into `out` (tandem_matrix_bytes, 32-byte aligned).
+// Pack `n` rows of `row_bytes` bytes each, as the file holds them, into `out` (tandem_matrix_bytes).
 void tandem_pack(void* team, int32_t form, const uint8_t* raw, int64_t row_bytes, int64_t n, int64_t k, uint8_t* out) {
     auto& t = *(tandem::Team*)team;
     const int64_t groups = (n + 7) / 8, chunk = 64;

@@ -1,0 +1,92 @@
+"""Whole forwards of tiny models: every backend against the float32 twins, for each weight form and variant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.cpu_runner import CpuRunner
+from engine.models import llama
+from engine.models.llama import LlamaConfig, RopeScaling
+from engine.rows import RowBatch, SlotRows, pack
+from kernels import reference
+from kernels.forms import Form
+from kernels.reference_ops import ReferenceOps
+from tests.kernels.backends import each_backend, named
+from tests.support.tiny_model import QWEN_LIKE, TINY, PlainKv, tiny_tensors
+
+VARIANTS = {
+    "llama": TINY,
+    "qwen": QWEN_LIKE,
+    "one query head": replace(TINY, heads=2),
+    "fourteen query heads a kv head": replace(TINY, heads=28),
+    "wide heads": replace(TINY, heads=3, kv_heads=1, head_dim=40, rope_dims=32),
+    "yarn": replace(TINY, rope_scaling=RopeScaling("yarn", 4.0, 128)),
+    "linear": replace(TINY, rope_scaling=RopeScaling("linear", 2.0)),
+}
+
+
+def batches(random: np.random.Generator, vocab: int) -> list[RowBatch]:
+    """A prompt over two splits of attention, its continuation beside a tree and another prompt."""
+
+    def tokens(n: int) -> list[int]:
+        return [int(t) for t in random.integers(vocab, size=n)]
+
+    return [
+        pack([SlotRows(0, 0, tokens(133), logits=range(0, 133, 11))]),
+        pack(
+            [
+                SlotRows(1, 0, tokens(9), logits=range(9)),
+                SlotRows(0, 133, tokens(5), parents=[-1, 0, 0, 2, -1], logits=range(5)),
+            ]
+        ),
+        pack([SlotRows(0, 133, tokens(1), logits=[0]), SlotRows(1, 9, tokens(1), logits=[0])]),
+    ]
+
+
+def largest_difference(config: LlamaConfig, form: Form, head_form: Form, name: str) -> float:
+    """The largest difference from the twins over the largest logit."""
+    tensors = tiny_tensors(config, form, head_form)
+    runner = CpuRunner(config, tensors, threads=2, max_rows=160, backend=named(name))
+    twin = ReferenceOps(reference.linear_exact if name == "torch" else reference.linear)
+    llama.record(twin, config, tensors)
+    kv, twin_kv = PlainKv(runner.layout, 2, 160), PlainKv(runner.layout, 2, 160)
+    runner.attach(kv, 2)
+    worst = 0.0
+    for batch in batches(np.random.default_rng(1), config.vocab):
+        mine, theirs = runner.forward(batch), twin.run(batch, twin_kv.addresses())
+        assert mine.shape == theirs.shape == (len(batch.logit_rows), config.vocab)
+        assert np.isfinite(mine).all()
+        worst = max(worst, float(np.abs(mine - theirs).max() / np.abs(theirs).max()))
+    return worst
+
+
+@each_backend
+@pytest.mark.parametrize("form", list(Form))
+def test_forms(name: str, form: Form) -> None:
+    """Quantised inputs round differently here and there, so quantised forms agree to a rounding step; float forms
+    to float32."""
+    quantised = form in (Form.Q4_0, Form.Q4_1, Form.Q8_0)
+    assert largest_difference(TINY, form, form, name) < (3e-2 if quantised else 1e-3)
+
+
+@each_backend
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants(name: str, variant: str) -> None:
+    assert largest_difference(VARIANTS[variant], Form.F32, Form.F16, name) < 1e-3
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_portable_bits(form: Form) -> None:
+    """The plain C++ kernels and this machine's instructions compute the same bits."""
+    tensors = tiny_tensors(QWEN_LIKE, form, form)
+    results = []
+    for name in ("native", "portable"):
+        runner = CpuRunner(QWEN_LIKE, tensors, threads=2, max_rows=160, backend=named(name))
+        kv = PlainKv(runner.layout, 2, 160)
+        runner.attach(kv, 2)
+        results.append([runner.forward(b).copy() for b in batches(np.random.default_rng(2), QWEN_LIKE.vocab)])
+    for native, portable in zip(*results, strict=True):
+        assert np.array_equal(native.view(np.uint32), portable.view(np.uint32))

@@ -1,0 +1,114 @@
+"""The native backend's own promises: products by the twins, invariance checked at load, memory and errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine.cpu_runner import CpuRunner
+from engine.rows import SlotRows, pack
+from kernels import reference
+from kernels.cpu import backend, build
+from kernels.cpu.native import NativeProgram
+from kernels.forms import Form
+from kernels.invariance import RowVarianceError
+from tests.kernels.backends import named
+from tests.support.tiny_model import TINY, PlainKv, raw, tiny_tensors
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_reference_dequantises_as_the_gguf_package(form: Form) -> None:
+    gguf_quants = pytest.importorskip("gguf.quants")
+    from gguf.constants import GGMLQuantizationType
+
+    tensor = raw("w", form, (24, 96), np.random.default_rng(3))
+    theirs = gguf_quants.dequantize(tensor.data, GGMLQuantizationType[form.value.upper()])
+    assert np.allclose(reference.dequantise(tensor), theirs.reshape(24, 96), rtol=1e-6, atol=1e-7)
+
+
+def test_a_variant_product_falls_back_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def vary(self: NativeProgram, matrices: object) -> None:
+        raise RowVarianceError("q4_1", 64, 64, 3)
+
+    monkeypatch.setattr(NativeProgram, "_check_rows", vary)
+    runner = CpuRunner(TINY, tiny_tensors(TINY, Form.Q4_1, Form.Q8_0), threads=1, max_rows=4, backend=named("native"))
+    assert runner.backend.startswith("torch")
+    assert runner.backend_reason == "a q4_1 product of 64 x 64 gives a row other bits among 3 rows than alone"
+
+
+def test_no_compiler_means_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(backend.SETTING, raising=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    choice = backend.choose()
+    assert choice.name == "torch"
+    assert choice.reason == "CXX is 'no-such-compiler', which is not found"
+
+
+def test_forced_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(backend.SETTING, "torch")
+    assert backend.choose().reason == "TANDEM_CPU_BACKEND=torch"
+    monkeypatch.setenv(backend.SETTING, "native")
+    assert backend.choose().name == "native"
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ValueError, match="TANDEM_CPU_BACKEND=native, but CXX"):
+        backend.choose()
+    monkeypatch.setenv(backend.SETTING, "gpu")
+    with pytest.raises(ValueError, match="is 'gpu'; native and torch are possible"):
+        backend.choose()
+
+
+def test_a_failing_compiler_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("cxx")
+    broken = folder / "cxx"
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "x.cpp: error: no such thing" >&2\nexit 1\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    monkeypatch.setenv("TANDEM_CACHE_DIR", str(folder / "cache"))
+    with pytest.raises(build.BuildError, match="error: no such thing"):
+        build.build()
+    assert not list((folder / "cache" / "kernels").iterdir())
+
+
+def test_a_build_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build.build()
+    made = first.stat().st_mtime_ns
+    assert build.build() == first
+    assert first.stat().st_mtime_ns == made
+    assert build.build(("TANDEM_PORTABLE",)) != first
+
+
+def test_passes_that_do_not_fit_are_refused() -> None:
+    runner = CpuRunner(TINY, tiny_tensors(TINY, Form.Q4_1, Form.Q8_0), threads=1, max_rows=4, backend=named("native"))
+    with pytest.raises(RuntimeError, match="before attach"):
+        runner.forward(pack([SlotRows(0, 0, [1])]))
+    runner.attach(PlainKv(runner.layout, 1, 8), 1)
+    with pytest.raises(ValueError, match="a pass of 5 rows; 1 to 4"):
+        runner.forward(pack([SlotRows(0, 0, [1] * 5)]))
+    with pytest.raises(ValueError, match="slot 1"):
+        runner.forward(pack([SlotRows(1, 0, [1])]))
+    with pytest.raises(ValueError, match=r"token outside 0 \.\. 89"):
+        runner.forward(pack([SlotRows(0, 0, [90])]))
+    with pytest.raises(ValueError, match="KV row outside"):
+        runner.forward(pack([SlotRows(0, 6, [1, 2, 3])]))
+
+
+def test_books() -> None:
+    tensors = tiny_tensors(TINY, Form.Q4_1, Form.Q8_0)
+    runner = CpuRunner(TINY, tensors, threads=1, max_rows=4, backend=named("native"))
+    matrices = sum(t.data.nbytes for t in tensors.values() if len(t.shape) == 2)
+    assert matrices <= runner.weight_bytes() < 1.2 * matrices
+    assert sum(f.tensors for f in runner.weight_forms()) == len(tensors)
+    assert runner.workspace_bytes() > 0
+    row = TINY.kv_heads * TINY.head_dim * 2
+    assert [t.row_bytes for t in runner.layout.tensors] == [row] * 2 * TINY.layers
+
+
+def test_commit_path_keeps_the_accepted_rows() -> None:
+    runner = CpuRunner(TINY, tiny_tensors(TINY, Form.Q4_1, Form.Q8_0), threads=1, max_rows=8, backend=named("native"))
+    kv = PlainKv(runner.layout, 1, 16)
+    runner.attach(kv, 1)
+    runner.forward(pack([SlotRows(0, 0, [1, 2, 3, 4], parents=[-1, -1, 1, 2])]))
+    before = [t.copy() for t in kv.arrays[0]]
+    runner.commit_path(0, 0, [1, 2, 3])
+    for now, was in zip(kv.arrays[0], before, strict=True):
+        assert np.array_equal(now[:3], was[1:4])
