@@ -78,23 +78,38 @@ inline void transpose_keys(const Tile& tile, int64_t t, float* keys) {
 #endif
 }
 
-template <int Q>
+// Scores of Q queries over G groups of eight places: out[g * kMaxQueries + i]. More chains hide the latency of one.
+template <int Q, int G>
 inline void score_queries(const float* const* q, const float* keys, int head_dim, F8* out) {
-    F8 acc[Q];
-    for (int i = 0; i < Q; ++i) acc[i] = f8_set(0.0f);
+    F8 acc[G][Q];
+    for (int g = 0; g < G; ++g)
+        for (int i = 0; i < Q; ++i) acc[g][i] = f8_set(0.0f);
     for (int d = 0; d < head_dim; ++d) {
-        const F8 k = f8_load(keys + d * 8);
-        for (int i = 0; i < Q; ++i) acc[i] = f8_fma(k, f8_set(q[i][d]), acc[i]);
+        F8 k[G];
+        for (int g = 0; g < G; ++g) k[g] = f8_load(keys + (g * kMaxHeadDim + d) * 8);
+        for (int i = 0; i < Q; ++i) {
+            const F8 x = f8_set(q[i][d]);
+            for (int g = 0; g < G; ++g) acc[g][i] = f8_fma(k[g], x, acc[g][i]);
+        }
     }
-    for (int i = 0; i < Q; ++i) out[i] = acc[i];
+    for (int g = 0; g < G; ++g)
+        for (int i = 0; i < Q; ++i) out[g * kMaxQueries + i] = acc[g][i];
 }
 
+template <int G>
 inline void score_all(const float* const* q, int queries, const float* keys, int head_dim, F8* out) {
     int i = 0;
-    for (; i + 12 <= queries; i += 12) score_queries<12>(q + i, keys, head_dim, out + i);
-    for (; i + 6 <= queries; i += 6) score_queries<6>(q + i, keys, head_dim, out + i);
-    for (; i + 3 <= queries; i += 3) score_queries<3>(q + i, keys, head_dim, out + i);
-    for (; i < queries; ++i) score_queries<1>(q + i, keys, head_dim, out + i);
+    if constexpr (G == 1)
+        for (; i + 12 <= queries; i += 12) score_queries<12, G>(q + i, keys, head_dim, out + i);
+    for (; i + 6 <= queries; i += 6) score_queries<6, G>(q + i, keys, head_dim, out + i);
+    for (; i + 3 <= queries; i += 3) score_queries<3, G>(q + i, keys, head_dim, out + i);
+    for (; i < queries; ++i) score_queries<1, G>(q + i, keys, head_dim, out + i);
+}
+
+// Ask for a head's row of eight places early.
+inline void prefetch_rows(const Tile& tile, const uint16_t* base, int64_t t) {
+    for (int64_t i = t; i < std::min<int64_t>(t + 8, tile.most); ++i)
+        for (int d = 0; d < tile.head_dim; d += 32) __builtin_prefetch(base + tile.row(i) * tile.kv_stride + d);
 }
 
 // out[i][d] += weight[i][t] * V of place t, for Q queries and N vectors of dimensions from d on, t in [from, to).
@@ -136,7 +151,7 @@ inline void add_values_all(const Tile& tile, const float* const* weight, float* 
 
 // One split of a tile. Queries whose row has no place in it get sum 0 and top -inf.
 inline void attend_split(const Tile& tile, int split, Partial& partial) {
-    alignas(32) float keys[kMaxHeadDim * 8];
+    alignas(32) float keys[2 * kMaxHeadDim * 8];
     alignas(32) float weight[kMaxQueries][kSplit];
     const float kNone = -std::numeric_limits<float>::infinity();
     const int64_t first = int64_t(split) * kSplit;
@@ -148,15 +163,26 @@ inline void attend_split(const Tile& tile, int split, Partial& partial) {
     }());
     F8 top[kMaxQueries];
     for (int i = 0; i < tile.queries; ++i) top[i] = f8_set(kNone);
-    for (int g = 0; g < groups; ++g) {
-        F8 score[kMaxQueries];
-        transpose_keys(tile, first + g * 8, keys);
-        score_all(tile.q, tile.queries, keys, tile.head_dim, score);
-        for (int i = 0; i < tile.queries; ++i) {
-            const F8 live = f8_set(float(tile.places[i].count - (first + g * 8)));
-            score[i] = f8_if_less(lane, live, score[i], f8_set(kNone));
-            f8_store(&weight[i][g * 8], score[i]);
-            top[i] = f8_max(score[i], top[i]);
+    for (int g = 0; g < groups;) {
+        F8 score[2 * kMaxQueries];
+        const int several = tile.queries <= 6 && g + 1 < groups ? 2 : 1;
+        for (int i = 0; i < several; ++i) {
+            const int64_t t = first + (g + i) * 8;
+            prefetch_rows(tile, tile.k, t + 16);
+            prefetch_rows(tile, tile.v, t);
+            transpose_keys(tile, t, keys + i * kMaxHeadDim * 8);
+        }
+        if (several == 2)
+            score_all<2>(tile.q, tile.queries, keys, tile.head_dim, score);
+        else
+            score_all<1>(tile.q, tile.queries, keys, tile.head_dim, score);
+        for (int s = 0; s < several; ++s, ++g) {
+            for (int i = 0; i < tile.queries; ++i) {
+                const F8 live = f8_set(float(tile.places[i].count - (first + g * 8)));
+                const F8 masked = f8_if_less(lane, live, score[s * kMaxQueries + i], f8_set(kNone));
+                f8_store(&weight[i][g * 8], masked);
+                top[i] = f8_max(masked, top[i]);
+            }
         }
     }
     int64_t shared = last;
