@@ -22,7 +22,7 @@ Bits = NDArray[np.uint32]
 
 CASES = [
     *((name, TINY, Form.Q4_1, Form.Q8_0) for name in NAMES),
-    *(("native", TINY, form, form) for form in (Form.Q4_0, Form.Q8_0, Form.BF16, Form.F32)),
+    *(("native", TINY, form, form) for form in (Form.Q4_0, Form.F32)),
     ("native", QWEN_LIKE, Form.Q4_0, Form.F16),
 ]
 
