@@ -30,6 +30,10 @@ class Tokenizer(Protocol):
         """Token ids of a raw completion prompt: `encode(text)` with the start token where the file asks for one."""
         ...
 
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at least, known at once: what is far too long need not be encoded."""
+        ...
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes that `token` adds to the text; empty for a control token."""
         ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.api import ChatPrompt
+from engine.checks import check_text
 from engine.request import RequestError
 from engine.tokenizer import GgufTokenizer
 
@@ -35,8 +37,12 @@ class GgufChatTemplate:
     A template that does not compile leaves the model usable for plain completions: each `render` says so.
     """
 
-    def __init__(self, source: str, tokenizer: GgufTokenizer, special_tokens: Mapping[str, str]) -> None:
-        """`special_tokens` are the variables such as `bos_token` that the template may name."""
+    def __init__(
+        self, source: str, tokenizer: GgufTokenizer, special_tokens: Mapping[str, str], window: int = sys.maxsize
+    ) -> None:
+        """`special_tokens` are the variables such as `bos_token` that the template may name; `window` is the model's
+        own, in tokens."""
+        self._window = window
         self._tokenizer = tokenizer
         self._special_tokens = dict(special_tokens)
         try:
@@ -78,6 +84,7 @@ class GgufChatTemplate:
             if end < 0:
                 raise _refused("the model's chat template does not show the final message, so it cannot be continued")
             text = text[:end].replace(marks[1], "")
+        check_text(text.replace(marks[0], ""), self._tokenizer, self._window, "messages")
         return self._tokenise(text, self._first_user_chars(safe_messages, safe_extra, text), marks[0])
 
     def _run(self, messages: Sequence[Mapping[str, Any]], extra: Mapping[str, Any], prompt: bool) -> str:

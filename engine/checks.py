@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine import reasons
-from engine.api import ServedModel
+from engine.api import ServedModel, Tokenizer
 from engine.request import Request, RequestError
 
 
@@ -14,8 +14,7 @@ def check(request: Request, model: ServedModel, vocab_size: int) -> RequestError
     if prompt == 0:
         return _bad("the prompt has no tokens; at least 1 is needed", field)
     if prompt >= model.max_len:
-        message = reasons.too_long(prompt, model.max_len)
-        return RequestError(message, status=400, code="context_length_exceeded", param=field)
+        return _too_long(reasons.too_long(prompt, model.max_len), field)
     if not 0 <= min(request.prompt) <= max(request.prompt) < vocab_size:
         return _bad(f"{field} has a token id outside the model's vocabulary of {vocab_size:,} tokens", field)
     if request.max_tokens is not None and request.max_tokens < 1:
@@ -26,6 +25,18 @@ def check(request: Request, model: ServedModel, vocab_size: int) -> RequestError
         if not 0 <= token < vocab_size:
             return _bad(f"logit_bias names token {token}; the vocabulary has {vocab_size:,} tokens", "logit_bias")
     return None
+
+
+def check_text(text: str, tokenizer: Tokenizer, window: int, field: str) -> None:
+    """Refuse a text that no encoding brings into the window: reading megabytes to count them would take a core for
+    many seconds from those who are served. Raises RequestError(400)."""
+    least = tokenizer.least_tokens(text)
+    if least > window:
+        raise _too_long(reasons.too_long(least, window, at_least=True), field)
+
+
+def _too_long(message: str, field: str) -> RequestError:
+    return RequestError(message, status=400, code="context_length_exceeded", param=field)
 
 
 def _bad(message: str, param: str) -> RequestError:

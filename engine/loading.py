@@ -72,7 +72,7 @@ def load(config: EngineConfig, progress: Progress) -> LoadedModel:
             created=int(config.model.stat().st_mtime),
             max_len=model_config.context,
             tokenizer=tokenizer,
-            template=load_template(file.metadata, tokenizer),
+            template=load_template(file.metadata, tokenizer, model_config.context),
         ),
         info=protocol.Model(
             name=config.model_name,
@@ -85,8 +85,11 @@ def load(config: EngineConfig, progress: Progress) -> LoadedModel:
     )
 
 
-def load_template(metadata: Metadata, tokenizer: GgufTokenizer) -> GgufChatTemplate | None:
-    """The file's chat template, None where it has none. Raises DamagedModel where it is no text."""
+def load_template(metadata: Metadata, tokenizer: GgufTokenizer, window: int) -> GgufChatTemplate | None:
+    """The file's chat template for a model of that `window`, None where it has none.
+
+    Raises DamagedModel where it is no text.
+    """
     if "tokenizer.chat_template" not in metadata:
         return None
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -96,7 +99,7 @@ def load_template(metadata: Metadata, tokenizer: GgufTokenizer) -> GgufChatTempl
         # A template may add these to a text, so an absent one is empty rather than undefined.
         token = metadata.integer(key, high=tokenizer.vocab_size - 1) if key in metadata else None
         special[variable] = tokenizer.token_text(token) if token is not None else ""
-    return GgufChatTemplate(metadata.text("tokenizer.chat_template"), tokenizer, special)
+    return GgufChatTemplate(metadata.text("tokenizer.chat_template"), tokenizer, special, window)
 
 
 def _device(wanted: str) -> str:

@@ -54,10 +54,12 @@ def request_timeout(limit_s: float, completion: int) -> str:
     )
 
 
-def too_long(prompt: int, window: int) -> str:
+def too_long(prompt: int, window: int, *, at_least: bool = False) -> str:
+    """`at_least`: the prompt was not counted to its end."""
+    bound = "at least " if at_least else ""
     return (
-        f"the prompt has {prompt:,} tokens, and the context window of {window:,} tokens must hold it and at least one "
-        f"generated token: at most {window - 1:,} prompt tokens fit"
+        f"the prompt has {bound}{prompt:,} tokens, and the context window of {window:,} tokens must hold it and at "
+        f"least one generated token: at most {window - 1:,} prompt tokens fit"
     )
 
 

@@ -50,7 +50,9 @@ def ended(job: Job, last: Choice | None, ending: Ending, finish: str, now: float
         ending=ending.name.lower(),
         finish=finish,
         ttft=None if first is None else round(first - job.arrived, 3),
-        tok_s=round((last.generated - 1) / seconds, 1) if last is not None and seconds > 0 else None,
+        tok_s=round((last.generated - 1) / seconds, 1)
+        if last is not None and last.generated > 1 and seconds > 0
+        else None,
         cache="resident" if job.cached_tokens else "none",
         age=round(now - job.arrived, 3),
     )

@@ -7,6 +7,7 @@ Spellings of control tokens are found here, before the BPE, and only where the c
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Split
 from tokenizers.pre_tokenizers import Sequence as PreTokenizerSequence
 
 from engine.weights.gguf import DamagedModel, Metadata, UnsupportedModel
+
+# Texts come one at a time, so its threads would bring nothing, and they make it complain in every forked child.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class TokenType(IntEnum):
@@ -105,6 +109,7 @@ class GgufTokenizer:
         self._types = types
         self._plain = plain
         self._bytes: list[bytes | None] = [None] * len(vocabulary)
+        self._longest = max(_LONGEST_CHARACTER, *(len(token.encode()) for token in vocabulary))
         # A spelling of one character cannot be told from text that happens to hold it.
         spelled = {t: i for i, t in enumerate(vocabulary) if len(t) > 1 and types[i] in _SPELLED}
         always = {t: i for t, i in spelled.items() if types[i] == TokenType.USER_DEFINED}
@@ -131,6 +136,10 @@ class GgufTokenizer:
         """Token ids of a raw completion prompt, with the start token where the file asks for one."""
         ids = self.encode(text)
         return [self.bos_id, *ids] if self.adds_bos and self.bos_id is not None else ids
+
+    def least_tokens(self, text: str) -> int:
+        """No fewer tokens than these, known from the length alone."""
+        return -(-len(text) // self._longest)
 
     def fragments(self, text: str, *, special: bool) -> Iterator[Fragment]:
         """Cut `text` at the spellings of tokens: user-defined ones always, control tokens where `special` is set."""
@@ -190,8 +199,7 @@ class ByteLevelEncoder:
         )
 
     def encode(self, text: str, after_token: bool) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return _ids(self._tokenizer, text)
 
     def decode(self, token: str) -> bytes:
         try:
@@ -209,12 +217,17 @@ class SentencePieceEncoder:
 
     def encode(self, text: str, after_token: bool) -> list[int]:
         shown = (" " + text if self._space_prefix and after_token else text).replace(" ", _SPACE)
-        ids: list[int] = self._tokenizer.encode(shown, add_special_tokens=False).ids
-        return ids
+        return _ids(self._tokenizer, shown)
 
     def decode(self, token: str) -> bytes:
         byte = _BYTE_TOKEN.fullmatch(token)
         return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE, " ").encode()
+
+
+def _ids(tokenizer: HfTokenizer, text: str) -> list[int]:
+    """Ids of one text. Only the batch form lets other threads run meanwhile: a long text would stop every stream."""
+    ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
 
 
 def load_tokenizer(metadata: Metadata) -> GgufTokenizer:
@@ -330,6 +343,7 @@ def _symbol_to_byte() -> dict[int, int]:
 
 _SYMBOL_TO_BYTE = _symbol_to_byte()
 _SPACE = "\u2581"
+_LONGEST_CHARACTER = 4
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPELLED = frozenset({TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED})
 _SILENT = frozenset({TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED, TokenType.UNDEFINED})

@@ -43,7 +43,7 @@ from engine.request import RequestError
 
 log = logging.getLogger("tandem.http")
 
-READ_ASIDE_BYTES = 16 << 10
+READ_ASIDE_BYTES = 4 << 10
 """Bodies over this are parsed, rendered and tokenised on a thread, so that `/health` and streams do not wait for it."""
 
 NOT_BUILT = ("/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/rerank")

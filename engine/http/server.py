@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from engine.http.app import App
 from engine.listening import BACKLOG
@@ -15,9 +16,49 @@ from engine.listening import BACKLOG
 GRACE_S = 2
 """Seconds that answers may still take to reach their sockets once the service ends."""
 
-
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections (5 s is common): the one who closes second cannot lose a request to it."""
+
+
+class OneRequestAtATime(HttpToolsProtocol):
+    """A connection that hears its client leave while it answers.
+
+    uvicorn queues what follows a running request, stops reading for it, and then neither hears the connection's end nor
+    tells it to the request that runs. Here nothing that follows is kept: the connection closes after the answer, and a
+    client that pipelines asks again, as RFC 9112 (9.3.2) wants of it.
+    """
+
+    _deaf = False
+
+    def data_received(self, data: bytes) -> None:
+        if not self._deaf:
+            super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        if self._answering():
+            self._deaf = True
+            self.cycle.keep_alive = False
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._deaf:
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Never into the midst of an answer."""
+        if self._answering():
+            self._deaf = True
+            self.cycle.keep_alive = False
+        else:
+            super().send_400_response(msg)
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
 
 class AppServer(uvicorn.Server):
@@ -28,7 +69,7 @@ class AppServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=OneRequestAtATime,
                 ws="none",
                 lifespan="off",
                 log_config=None,

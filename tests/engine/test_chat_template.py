@@ -41,6 +41,14 @@ def say(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
+def test_a_conversation_far_too_long_is_refused_before_it_is_encoded(tokenizer: GgufTokenizer) -> None:
+    template = GgufChatTemplate(CHATML, tokenizer, {}, window=8)
+    assert len(template.render([say("user", "the")]).ids) > 8, "the engine refuses these, with the exact count"
+    with pytest.raises(RequestError, match=r"at least .* tokens, and the context window of 8 tokens") as refused:
+        template.render([say("user", "the " * 100)])
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "messages")
+
+
 def shown(tokenizer: GgufTokenizer, ids: tuple[int, ...]) -> str:
     """The text of `ids`, control tokens as `[n]`."""
     return b"".join(b"[%d]" % i if i < 3 else tokenizer.token_bytes(i) for i in ids).decode()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +63,25 @@ def test_the_built_in_models_special_tokens(smollm2: GgufTokenizer) -> None:
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_every_text_comes_back(plain: GgufTokenizer, text: str) -> None:
     assert text_of(plain, plain.encode(text)) == text.encode()
+    assert plain.least_tokens(text) <= len(plain.encode(text))
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(plain: GgufTokenizer) -> None:
+    """One client's megabytes must not stop the streams of the others."""
+    begun = threading.Event()
+
+    def encode() -> None:
+        begun.set()
+        plain.encode("the quick brown fox 12345, " * 40_000)
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    begun.wait(10)
+    turns = 0
+    while thread.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 5
 
 
 @given(st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<|endoftext|>", "a", "<", "|>", " the", "\n"])))

@@ -167,6 +167,9 @@ class FakeTokenizer:
     def prompt_ids(self, text: str) -> list[int]:
         return self.encode(text)
 
+    def least_tokens(self, text: str) -> int:
+        return 0
+
     def token_bytes(self, token: int) -> bytes:
         return f"{token} ".encode()
 

@@ -61,6 +61,9 @@ class ByteTokenizer:
     def prompt_ids(self, text: str) -> list[int]:
         return self.encode(text)
 
+    def least_tokens(self, text: str) -> int:
+        return len(text) // 2
+
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < BOS else b""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.api import ServedModel, Tokenizer
+from engine.api import ServedModel
+from engine.checks import check_text
 from engine.http.errors import invalid, unsupported
 from engine.http.fields import Fields, as_integer, shown
 from engine.http.openai.call import Call
@@ -21,7 +22,7 @@ def read_completion(fields: Fields, model: ServedModel, origin: Origin) -> Call:
         raise unsupported(fields.at("echo"), "log-probabilities of the prompt are")
     if common.max_tokens == 0 and not echo:
         refuse_zero_max_tokens(fields, " unless echo is true")
-    ids, text = _prompt(fields, model.tokenizer)
+    ids, text = _prompt(fields, model)
     if common.max_tokens == 0 and len(ids) > model.max_len:
         raise RequestError(
             f"prompt: {len(ids)} tokens, and the model's window holds {model.max_len}",
@@ -51,8 +52,9 @@ def read_completion(fields: Fields, model: ServedModel, origin: Origin) -> Call:
     )
 
 
-def _prompt(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], str]:
+def _prompt(fields: Fields, model: ServedModel) -> tuple[tuple[int, ...], str]:
     """The prompt's ids and its text, from a string, a list of token ids, or a list that holds one of these."""
+    tokenizer = model.tokenizer
     value = fields.get("prompt")
     path = fields.at("prompt")
     if isinstance(value, list) and value and isinstance(value[0], str | list):
@@ -60,6 +62,7 @@ def _prompt(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], str]
             raise unsupported(path, f"{len(value)} prompts in one request are")
         value, path = value[0], f"{path}[0]"
     if isinstance(value, str):
+        check_text(value, tokenizer, model.max_len, path)
         ids, text = tuple(tokenizer.prompt_ids(value)), value
     elif isinstance(value, list):
         ids = tuple(

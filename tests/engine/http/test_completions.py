@@ -56,6 +56,13 @@ def test_prompt_only_answer_within_the_window(client: httpx.Client) -> None:
     assert str(MAX_LEN + 1) in error_of(response)["message"]
 
 
+def test_a_text_far_too_long_is_refused_unread(client: httpx.Client) -> None:
+    response = client.post(COMPLETIONS, json={"prompt": "x" * (2 * MAX_LEN + 2)})
+    assert response.status_code == 400
+    assert error_of(response)["code"] == "context_length_exceeded"
+    assert f"at least {MAX_LEN + 1:,} tokens, and the context window of {MAX_LEN:,}" in error_of(response)["message"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("count", [0, 2])
 def test_legacy_logprobs(client: httpx.Client, engine: ScriptedEngine, stream: bool, count: int) -> None:

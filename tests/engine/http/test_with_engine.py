@@ -76,12 +76,10 @@ class House:
         return self.health().parallel.running
 
     @contextmanager
-    def asked(self, **fields: Any) -> Iterator[socket.socket]:
-        """A request over a bare socket; leaving the block is the client's leaving."""
-        body = json.dumps(body_of(**fields)).encode()
-        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    def asked(self, *, then: bytes = b"", **fields: Any) -> Iterator[socket.socket]:
+        """A request over a bare socket, with `then` right behind it; leaving the block is the client's leaving."""
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as opened:
-            opened.sendall(head.encode() + body)
+            opened.sendall(request_bytes(**fields) + then)
             yield opened
 
     def settles(self, *, abandoned: int) -> bool:
@@ -95,6 +93,12 @@ class House:
             return False
         state = self.engine._serving()
         return state.memory.ledger.outstanding() == 0 and self.server.app.exchanges.count == 0
+
+
+def request_bytes(**fields: Any) -> bytes:
+    body = json.dumps(body_of(**fields)).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 def body_of(**fields: Any) -> dict[str, Any]:
@@ -151,6 +155,39 @@ def test_leaving_in_a_long_read(house: Callable[..., House], stream: bool) -> No
     assert h.settles(abandoned=1)
     assert [sum(one.values()) for one in h.runner.passes] == [CHUNK]
     assert h.post().json()["choices"][0]["text"].split() == [str(token) for token in greedy(PROMPT, 8)]
+
+
+def test_leaving_a_connection_with_more_requests_on_it(house: Callable[..., House]) -> None:
+    """Whatever a client sent ahead does not keep the request that runs from hearing that it left."""
+    h = house()
+    h.gate.close()
+    with h.asked(prompt=[7] * 1500, then=request_bytes(max_tokens=1000) * 4):
+        assert h.gate.held.wait(10)
+    assert wait_until(lambda: h.server.app.exchanges.count == 0)
+    h.gate.open()
+    assert h.settles(abandoned=1)
+    assert [sum(one.values()) for one in h.runner.passes] == [CHUNK]
+
+
+@pytest.mark.parametrize("more", [request_bytes(), b"\x00 no request\r\n\r\n"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_follows_a_running_request_leaves_its_answer_whole(
+    house: Callable[..., House], more: bytes, at_once: bool
+) -> None:
+    """The answer is complete, nothing else is answered, and the connection ends."""
+    h = house()
+    h.gate.close()
+    with h.asked(stream=True, then=more if at_once else b"") as opened:
+        assert h.gate.held.wait(10)
+        if not at_once:
+            opened.sendall(more)
+        h.gate.open()
+        received = b""
+        while part := opened.recv(4096):
+            received += part
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert h.settles(abandoned=0)
 
 
 def test_leaving_the_queue(house: Callable[..., House]) -> None:
