@@ -28,6 +28,11 @@ class Counters:
     peak_decoding: int = 0
     last_progress: float | None = None
 
+    @property
+    def ended(self) -> int:
+        """Requests that ended, however they did."""
+        return sum(self.endings.values())
+
     def round_ran(self, slots: int, now: float) -> None:
         self.rounds[slots] = self.rounds.get(slots, 0) + 1
         self.last_progress = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from engine import records
+from engine import books, records
 from engine.api import ServedModel
 from engine.boot import Parts, boot, plan_roles
 from engine.checks import check
@@ -53,6 +53,7 @@ class Engine:
         self._closing = False
         self._abort = False
         self._failure: BaseException | None = None
+        self._books_checked_at = 0
 
     @property
     def model(self) -> ServedModel | None:
@@ -132,6 +133,7 @@ class Engine:
         self._dispatcher.run()
         read = self._rounds.read_chunk()
         decoded = self._rounds.joint_round()
+        self._check_books()
         self._publisher.publish(draining=self._draining)
         return read or decoded
 
@@ -155,6 +157,17 @@ class Engine:
             records.turn_failed(defect)
             self._intake.end_all(RequestError("the engine failed", status=500, code="engine_error"), defect)
             return False
+
+    def _check_books(self) -> None:
+        """Once each time the engine falls idle."""
+        state = self._serving()
+        ended = state.counters.ended
+        if state.jobs or ended == self._books_checked_at:
+            return
+        self._books_checked_at = ended
+        state.defect = books.disagreement(state)
+        if state.defect is not None:
+            records.books_disagree(state.defect)
 
     def _pause(self) -> float:
         """How long an idle loop may sleep: until a waiting request must be looked at, and so that ages stay fresh."""

@@ -252,7 +252,8 @@ class Speculation(Wire, frozen=True, kw_only=True):
 
 
 class Health(Wire, frozen=True, kw_only=True):
-    """The body of `GET /health`."""
+    """The body of `GET /health`. `defect`: what the engine's books disagreed about when it last fell idle; null where
+    they agree."""
 
     status: Status
     version: str
@@ -269,6 +270,7 @@ class Health(Wire, frozen=True, kw_only=True):
     cache: dict[str, CacheLevel]
     roles: list[Role]
     speculation: Speculation
+    defect: str | None = None
     contract: str = CONTRACT
 
 

@@ -56,7 +56,7 @@ class Publisher:
         state = self._state
         assert state is not None
         now = self._clock()
-        ended = sum(state.counters.endings.values()) + state.inbox.refused
+        ended = state.counters.ended + state.inbox.refused
         shape = (len(state.running()), len(state.decoding()), len(state.queue), ended)
         state.counters.saw(running=shape[0], decoding=shape[1])
         if at_once or shape != self._newest.shape or now - self._newest.at >= PUBLISH_EVERY_S:

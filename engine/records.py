@@ -68,5 +68,10 @@ def turn_failed(cause: BaseException) -> None:
     _log.critical("a turn of the engine loop failed; every request in it was ended", traceback=_trace(cause))
 
 
+def books_disagree(defect: str) -> None:
+    """The engine fell idle and its books do not add up."""
+    _log.critical("the books do not add up; please report this", defect=defect)
+
+
 def _trace(cause: BaseException) -> str:
     return "".join(traceback.format_exception(cause))

@@ -88,6 +88,7 @@ class SnapshotBuilder:
             cache={level.name: level.stats() for level in state.levels},
             roles=[msgspec.structs.replace(role, since_s=now - self._started) for role in state.roles],
             speculation=protocol.Speculation(drafters=[], rounds=0, drafted=0, accepted=0),
+            defect=state.defect,
         )
 
     def _parallel(self) -> protocol.Parallel:

@@ -75,6 +75,8 @@ class EngineState:
     queue: list[Job] = field(default_factory=list)
     roles: tuple[protocol.Role, ...] = ()
     reading: int | None = None
+    defect: str | None = None
+    """What the books disagreed about when the engine last fell idle."""
     settled: bool = False
     """No waiting request's decision can have changed since the last look at the queue, time aside."""
 
