@@ -83,7 +83,8 @@ class Arena:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE))
+        # Private: huge-page advice is honoured for private memory alone on most systems.
+        self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # A kernel without transparent huge pages refuses; small pages serve.
             with contextlib.suppress(OSError):
