@@ -14,8 +14,9 @@ help: ## list the targets
 setup: $(STAMP) ## build .venv with an editable install; does nothing while it is current
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo 'Building $(VENV): about 2.5 GB, once.'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $(STAMP)
 
 serve: $(STAMP) ## serve the built-in model to four clients at once (SERVE_FLAGS adds flags)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 from tandem import output
 from tandem.exits import CommandError, Exit
@@ -107,13 +108,35 @@ def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     command = typer.main.get_command(app)
     try:
-        command.main(args=list(args), prog_name="tandem", standalone_mode=True)
+        code = command.main(args=list(args), prog_name="tandem", standalone_mode=False)
     except CommandError as why:
         output.error(why.message)
         return why.code
+    except typer.Abort:
+        return Exit.INTERRUPTED
+    except TyperException as why:
+        output.note(_misuse(why))
+        return Exit.USAGE
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILURE
-    return Exit.OK
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _misuse(why: TyperException) -> str:
+    """One line on a command line that does not parse: the flag, the value, what is allowed, and where help is."""
+    said = why.format_message()
+    if "\n" in said:  # the help of a command that does nothing without a word more
+        return said
+    context = getattr(why, "ctx", None)
+    help_at = f" (see {context.command_path} --help)" if context else ""
+    # typer says what is allowed; the value that is not stands only in what it was raised from.
+    found: list[Any] = getattr(why.__cause__, "errors", list)()
+    param = getattr(why, "param", None)
+    if found and param is not None:
+        allowed = found[0]["msg"].removeprefix("Input should be ").partition(", ")[0]
+        allowed = allowed.replace("greater than or equal to", "at least")
+        said = f"{'/'.join(param.opts)} is {str(found[0]['input'])!r}; allowed: {allowed}"
+    return f"tandem: {said}{help_at}"
 
 
 def main() -> None:

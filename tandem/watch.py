@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
+from tandem.exits import CommandError, Exit
 from tandem.register import address_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -17,6 +19,8 @@ def console(
     once: Annotated[bool, typer.Option("--once", help="Print one frame of text and end.")] = False,
 ) -> None:
     """Watch lanes, memory, roles and the queue, live. Exit 3 where nothing answers to --once."""
+    if not once and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise CommandError("the console needs a terminal; --once prints one frame of text", Exit.USAGE)
     from console.app import run
 
     raise typer.Exit(run(address_of(url).url, once=once))

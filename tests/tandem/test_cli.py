@@ -71,6 +71,40 @@ def test_nothing_running_exits_3(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["stop", "--timeout", "-1"], ("--timeout", "'-1'", "at least 0", "tandem stop --help")),
+        (["stop", "--timeout", "soon"], ("--timeout", "'soon'", "a valid number")),
+        (["check", "batch", "--parallel", "1"], ("--parallel", "'1'", "at least 2", "tandem check batch --help")),
+        (["logs", "-n", "x"], ("--lines/-n", "'x'", "a valid integer")),
+        (["serve", "--hots", "h"], ("--hots", "tandem serve --help")),
+        (["serve", "--port"], ("--port", "requires an argument")),
+        (["models", "inspect"], ("PATH|NAME", "tandem models inspect --help")),
+    ],
+)
+def test_misuse_is_one_line_that_names_flag_value_and_limit(
+    args: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(args) == Exit.USAGE
+    err = capsys.readouterr().err
+    assert err.startswith("tandem: ")
+    assert err.count("\n") == 1
+    assert all(word in err for word in words), err
+
+
+def test_the_console_wants_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["console", "--url", "http://127.0.0.1:9"]) == Exit.USAGE
+    assert "--once" in capsys.readouterr().err
+
+
+def test_a_group_without_a_word_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models"]) == Exit.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Usage: tandem models")
+
+
 def test_a_typo_names_the_near_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["statsu"]) == Exit.USAGE
     assert "'status'" in capsys.readouterr().err
