@@ -1,0 +1,175 @@
+"""Matrix products with bf16 weights: one order of additions along K, for one row or a prompt chunk.
+
+out = epilogue(x @ w.T). Each output is one chain of matrix instructions from k = 0 upwards into one float32
+accumulator, so neither the tile nor the number of rows decides its bits.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.gpu.launch import (
+    INTERPRETED,
+    LaunchMode,
+    default_mode,
+    join_chain,
+    prefetch_l2,
+    require_cuda_or_interpreter,
+)
+from kernels.gpu.tiles import Tile, tile_for
+
+
+class Epilogue(StrEnum):
+    """What becomes of the float32 sums. STORE: cast to the output's dtype. ADD: add to the output in place (the
+    residual stream). GATED: the weights hold gate rows, then as many up rows; store silu(gate) * up."""
+
+    STORE = "store"
+    ADD = "add"
+    GATED = "gated"
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _linear_kernel(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    rows,
+    n,
+    k,
+    x_stride,
+    out_stride,
+    EPILOGUE: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SWAP: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    THREADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    # 1. Which tile. Programs that share a band of rows stay together, so that L2 serves the weights to all of them.
+    row_tiles = tl.cdiv(rows, BM)
+    out_tiles = tl.cdiv(n, BN)
+    pid = tl.program_id(0)
+    band = GROUP * out_tiles
+    first = (pid // band) * GROUP
+    height = tl.minimum(row_tiles - first, GROUP)
+    pid_m = first + (pid % band) % height
+    pid_n = (pid % band) // height
+
+    # 2. Weights do not depend on the kernel before: ask for them, then wait.
+    if DEPENDENT and PREFETCH > 0:
+        slab = pid_n.to(tl.int64) * BN * k
+        total = n.to(tl.int64) * k
+        if EPILOGUE == "gated":
+            prefetch_l2(w_ptr, slab, 2 * total, PREFETCH, THREADS)
+            prefetch_l2(w_ptr, slab + total, 2 * total, PREFETCH, THREADS)
+        else:
+            prefetch_l2(w_ptr, slab, total, PREFETCH, THREADS)
+    join_chain(DEPENDENT)
+
+    # 3. One pass along K.
+    offs_m = pid_m * BM + tl.arange(0, BM)
+    offs_n = pid_n * BN + tl.arange(0, BN)
+    offs_k = tl.arange(0, BK)
+    m_live = offs_m[:, None] < rows
+    n_live = offs_n[:, None] < n
+    x_ptrs = x_ptr + offs_m[:, None].to(tl.int64) * x_stride + offs_k[None, :]
+    w_ptrs = w_ptr + offs_n[:, None].to(tl.int64) * k + offs_k[None, :]
+    up_offset = n.to(tl.int64) * k
+    if SWAP:
+        acc = tl.zeros((BN, BM), tl.float32)
+        up = tl.zeros((BN, BM), tl.float32)
+    else:
+        acc = tl.zeros((BM, BN), tl.float32)
+        up = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, k, BK):
+        x = tl.load(x_ptrs, mask=m_live, other=0.0)
+        w = tl.load(w_ptrs, mask=n_live, other=0.0)
+        if UPCAST:
+            x = x.to(tl.float32)
+            w = w.to(tl.float32)
+        acc = tl.dot(w, tl.trans(x), acc) if SWAP else tl.dot(x, tl.trans(w), acc)
+        if EPILOGUE == "gated":
+            u = tl.load(w_ptrs + up_offset, mask=n_live, other=0.0)
+            if UPCAST:
+                u = u.to(tl.float32)
+            up = tl.dot(u, tl.trans(x), up) if SWAP else tl.dot(x, tl.trans(u), up)
+        x_ptrs += BK
+        w_ptrs += BK
+
+    # 4. Epilogue, in float32.
+    if SWAP:
+        acc = tl.trans(acc)
+        up = tl.trans(up)
+    if EPILOGUE == "gated":
+        acc = acc / (1.0 + tl.exp(-acc)) * up
+    out_ptrs = out_ptr + offs_m[:, None].to(tl.int64) * out_stride + offs_n[None, :]
+    live = m_live & (offs_n[None, :] < n)
+    if EPILOGUE == "add":
+        acc += tl.load(out_ptrs, mask=live, other=0.0).to(tl.float32)
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=live)
+
+
+def linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    out: torch.Tensor,
+    epilogue: Epilogue = Epilogue.STORE,
+    tile: Tile | None = None,
+    mode: LaunchMode | None = None,
+) -> None:
+    """out[i, j] = epilogue(sum over k of x[i, k] * w[j, k]).
+
+    x: (rows, k) bf16, rows contiguous along k. w: (n, k) bf16 contiguous, (2n, k) for GATED. out: (rows, n), bf16 or
+    float32; read too for ADD. k is a multiple of 64 and of the tile's depth.
+    """
+    require_cuda_or_interpreter(x, w, out)
+    rows, k = x.shape
+    n = out.shape[1]
+    weight_rows = 2 * n if epilogue is Epilogue.GATED else n
+    if w.shape != (weight_rows, k) or not w.is_contiguous():
+        raise ValueError(f"w is {tuple(w.shape)}, contiguous {w.is_contiguous()}; needs ({weight_rows}, {k})")
+    if x.stride(1) != 1 or out.stride(1) != 1 or out.shape[0] != rows:
+        raise ValueError(f"x {tuple(x.shape)} and out {tuple(out.shape)} need the same rows, contiguous in them")
+    if x.dtype is not torch.bfloat16 or w.dtype is not torch.bfloat16:
+        raise ValueError(f"x is {x.dtype}, w is {w.dtype}; both must be bfloat16")
+    t = tile if tile is not None else tile_for(_device_name(x.device), rows, n, k, epilogue)
+    if k % t.bk:
+        raise ValueError(f"k = {k} is not a multiple of the tile's depth {t.bk}")
+    mode = mode if mode is not None else default_mode(x.device)
+    grid = (triton.cdiv(rows, t.bm) * triton.cdiv(n, t.bn),)
+    _linear_kernel[grid](
+        x,
+        w,
+        out,
+        rows,
+        n,
+        k,
+        x.stride(0),
+        out.stride(0),
+        EPILOGUE=str(epilogue),
+        BM=t.bm,
+        BN=t.bn,
+        BK=t.bk,
+        SWAP=t.swap,
+        PREFETCH=min(t.prefetch, t.bn * k * 2) // (t.warps * 512) * (t.warps * 512),
+        THREADS=t.warps * 32,
+        GROUP=8,
+        DEPENDENT=mode.dependent,
+        UPCAST=INTERPRETED,
+        num_warps=t.warps,
+        num_stages=t.stages,
+        enable_fp_fusion=False,
+        launch_pdl=mode.dependent,
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"

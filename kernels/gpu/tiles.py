@@ -1,0 +1,59 @@
+"""Tile tables of the matrix products: data measured on a device, with a default that is right for any.
+
+A tile never decides a result's bits: every tile adds the products of a row along K in the same order, 16 at a time. It
+only decides how fast the weights stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_SKINNY_ROWS = 128
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One launch shape: `bm` rows by `bn` outputs, `bk` deep. `swap` makes the weights the first operand of the matrix
+    instruction. `prefetch` bytes of a program's weights are asked for before it waits for its input."""
+
+    bm: int
+    bn: int
+    bk: int
+    warps: int
+    stages: int
+    swap: bool = False
+    prefetch: int = 32768
+
+
+def bucket(rows: int) -> int:
+    """The smallest row bucket that holds `rows`, or a multiple of the largest."""
+    for size in ROW_BUCKETS:
+        if rows <= size:
+            return size
+    return -(-rows // MAX_SKINNY_ROWS) * MAX_SKINNY_ROWS
+
+
+def default_tile(rows: int, n: int, k: int) -> Tile:
+    """A tile that is right on every card of compute capability 8.0 or newer, for any n and any k divisible by 64."""
+    bk = 128 if k % 128 == 0 else 64
+    if rows <= 16:
+        return Tile(16, 16 if n <= 8192 else 32, bk, 4, 4)
+    if rows <= 32:
+        return Tile(32, 32, bk, 4, 4)
+    if rows <= 64:
+        return Tile(64, 32 if n <= 8192 else 64, bk, 4, 3)
+    if rows <= MAX_SKINNY_ROWS:
+        return Tile(128, 64, 64, 8, 3)
+    return Tile(128, 128, 64, 8, 3, prefetch=0)
+
+
+TABLES: dict[str, dict[tuple[int, int, str, int], Tile]] = {}
+"""Per device name: (n, k, epilogue, bm) to the measured tile; `bm` is 16, 32, 64, 128, or 256 for prompt chunks."""
+
+
+def tile_for(device_name: str, rows: int, n: int, k: int, epilogue: str) -> Tile:
+    """The measured tile for this product on this card, or the default."""
+    bm = next((b for b in (16, 32, 64, 128) if rows <= b), 256)
+    measured = TABLES.get(device_name, {}).get((n, k, epilogue, bm))
+    return measured if measured is not None else default_tile(rows, n, k)

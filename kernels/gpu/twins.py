@@ -1,0 +1,61 @@
+"""Torch twins of the GPU kernels: the same formula in plain torch, slow and clear, for tests."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from kernels.gpu.linear import Epilogue
+from kernels.gpu.rotary import HeadShape
+
+
+def linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
+    """What `linear` leaves in `out`, given what it held before."""
+    y = x.float() @ w.float().T
+    if epilogue is Epilogue.GATED:
+        gate, up = y.chunk(2, dim=1)
+        y = torch.nn.functional.silu(gate) * up
+    if epilogue is Epilogue.ADD:
+        y = y + out.float()
+    return y.to(out.dtype)
+
+
+def rms_norm(h: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
+    """Float32 norm of each row, as bf16."""
+    return (h * torch.rsqrt(h.square().mean(1, keepdim=True) + eps) * gain).bfloat16()
+
+
+def rotary(
+    qkv: torch.Tensor,
+    position: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    shape: HeadShape,
+    bias: torch.Tensor | None,
+    head_gains: tuple[torch.Tensor, torch.Tensor] | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rotated queries (rows, heads, dim), rotated keys and values (rows, kv_heads, dim), bf16."""
+    y = qkv.float() if bias is None else qkv.float() + bias
+    heads = y.view(len(y), -1, shape.dim)
+    q, k, v = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+
+    def turn(x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
+        if gain is not None:
+            x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * gain
+        low, high = x.chunk(2, dim=-1)
+        c = cos[position.long()][:, None]
+        s = sin[position.long()][:, None]
+        return torch.cat((low * c - high * s, high * c + low * s), dim=-1).bfloat16()
+
+    q_gain, k_gain = head_gains if head_gains is not None else (None, None)
+    return turn(q, q_gain), turn(k, k_gain), v.bfloat16()
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: HeadShape) -> torch.Tensor:
+    """One row's attention. q: (heads, dim); k, v: (keys, kv_heads, dim), its keys in order. Returns (heads, dim)."""
+    keys = k.float().repeat_interleave(shape.group, dim=1).transpose(0, 1)
+    values = v.float().repeat_interleave(shape.group, dim=1).transpose(0, 1)
+    score = (keys @ q.float()[:, :, None]).squeeze(-1) / math.sqrt(shape.dim)
+    return (torch.softmax(score, dim=1)[:, None] @ values).squeeze(1).bfloat16()

@@ -1,0 +1,169 @@
+"""The GPU kernels against their torch twins, in Triton's interpreter on small shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.rows import SlotRows, pack
+from kernels.gpu import argmax as argmax_kernel
+from kernels.gpu import twins
+from kernels.gpu.attention import SPLIT, AttentionScratch, attend_rows, attend_tiles
+from kernels.gpu.launch import INTERPRETED
+from kernels.gpu.linear import Epilogue, linear
+from kernels.gpu.norm import embed, rms_norm
+from kernels.gpu.rotary import HeadShape, RowTables, rotary_kv
+from kernels.gpu.tiles import Tile
+
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+SHAPE = HeadShape(heads=6, kv_heads=2, dim=16)
+
+
+def randn(*shape: int, seed: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
+
+
+def poisoned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(shape, float("nan"), dtype=dtype, device=DEVICE)
+
+
+def close(got: torch.Tensor, want: torch.Tensor, tolerance: float = 1e-2) -> None:
+    error = (got.float() - want.float()).norm() / want.float().norm()
+    assert error < tolerance
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("epilogue", list(Epilogue))
+@pytest.mark.parametrize("rows", [1, 5, 33])
+def test_linear(rows: int, epilogue: Epilogue, swap: bool) -> None:
+    k, n = 192, 40
+    x = randn(rows, k, seed=1)
+    w = randn(2 * n if epilogue is Epilogue.GATED else n, k, seed=2)
+    if epilogue is Epilogue.ADD:
+        out = randn(rows, n, seed=3, dtype=torch.float32)
+    else:
+        out = poisoned(rows, n, dtype=torch.bfloat16 if epilogue is Epilogue.GATED else torch.float32)
+    want = twins.linear(x, w, out, epilogue)
+    linear(x, w, out, epilogue, tile=Tile(16, 32, 64, 4, 2, swap=swap))
+    close(out, want)
+
+
+def test_linear_refuses_a_depth_that_the_tile_does_not_divide() -> None:
+    with pytest.raises(ValueError, match="k = 96 is not a multiple"):
+        linear(randn(1, 96, seed=1), randn(16, 96, seed=2), poisoned(1, 16, dtype=torch.float32))
+
+
+def test_norm_takes_the_rows_named() -> None:
+    h = randn(5, 72, seed=4, dtype=torch.float32)
+    gain = randn(72, seed=5, dtype=torch.float32)
+    index = torch.tensor([4, 0, 4], dtype=torch.int32, device=DEVICE)
+    out = poisoned(3, 72, dtype=torch.bfloat16)
+    rms_norm(h, index, gain, out, 1e-5)
+    close(out, twins.rms_norm(h[index.long()], gain, 1e-5))
+
+
+def test_embed() -> None:
+    table = randn(9, 72, seed=6)
+    token = torch.tensor([8, 0, 3], dtype=torch.int32, device=DEVICE)
+    h = poisoned(3, 72, dtype=torch.float32)
+    embed(token, table, h)
+    assert torch.equal(h, table[token.long()].float())
+
+
+def test_argmax_takes_the_lowest_of_equals() -> None:
+    vocab = 3 * argmax_kernel.BLOCK - 7
+    logits = randn(4, vocab, seed=7, dtype=torch.float32)
+    logits[0, [17, 5000, 12000]] = 99.0
+    logits[1, [5000, 5001, vocab - 1]] = 99.0
+    logits[2, vocab - 1] = 99.0
+    out = torch.full((4,), -1, dtype=torch.int32, device=DEVICE)
+    argmax_kernel.argmax(logits, out, argmax_kernel.ArgmaxScratch(4, vocab, DEVICE))
+    assert out.tolist() == [17, 5000, vocab - 1, int(logits[3].argmax())]
+
+
+class Caches:
+    """KV of some slots, filled with noise, at addresses of a table; rows nobody wrote hold NaN."""
+
+    def __init__(self, slots: int, window: int, shape: HeadShape) -> None:
+        self.shape = shape
+        self.k = poisoned(slots, window, shape.kv_heads, shape.dim, dtype=torch.bfloat16)
+        self.v = torch.full_like(self.k, float("nan"))
+        self.base = torch.tensor(
+            [[0, self.k[s].data_ptr(), self.v[s].data_ptr()] for s in range(slots)], dtype=torch.int64, device=DEVICE
+        )
+
+    def fill(self, slot: int, rows: int) -> None:
+        self.k[slot, :rows] = randn(rows, self.shape.kv_heads, self.shape.dim, seed=10 + slot)
+        self.v[slot, :rows] = randn(rows, self.shape.kv_heads, self.shape.dim, seed=20 + slot)
+
+
+def tables(shares: list[SlotRows]) -> tuple[RowTables, torch.Tensor]:
+    batch = pack(shares)
+
+    def put(a: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(a)).to(DEVICE)
+
+    rows = RowTables(
+        *map(put, (batch.slot, batch.position, batch.kv_row, batch.prefix, batch.path_start, batch.path))
+    )
+    return rows, put(batch.token)
+
+
+@pytest.mark.parametrize("extras", [False, True])
+def test_rotary_writes_the_cache(extras: bool) -> None:
+    shares = [SlotRows(1, 3, [0, 0], None), SlotRows(0, 7, [0, 0, 0], [-1, 0, 0])]
+    rows, _ = tables(shares)
+    cache = Caches(2, 12, SHAPE)
+    qkv = randn(5, SHAPE.qkv_width, seed=8, dtype=torch.float32)
+    angles = torch.outer(torch.arange(12.0), 0.5 ** torch.arange(SHAPE.dim // 2)).to(DEVICE)
+    bias = randn(SHAPE.qkv_width, seed=9, dtype=torch.float32) if extras else None
+    gains = (
+        (randn(SHAPE.dim, seed=11, dtype=torch.float32), randn(SHAPE.dim, seed=12, dtype=torch.float32))
+        if extras
+        else None
+    )
+    q = poisoned(5, SHAPE.heads * SHAPE.dim, dtype=torch.bfloat16)
+    rotary_kv(qkv, q, rows, cache.base, 1, 2, angles.cos(), angles.sin(), SHAPE, bias, gains, 1e-6)
+    want_q, want_k, want_v = twins.rotary(qkv, rows.position, angles.cos(), angles.sin(), SHAPE, bias, gains, 1e-6)
+    close(q, want_q.flatten(1))
+    close(cache.k[rows.slot.long(), rows.kv_row.long()], want_k)
+    close(cache.v[rows.slot.long(), rows.kv_row.long()], want_v)
+    assert int(cache.k.isfinite().all(-1).all(-1).sum()) == 5
+
+
+def test_attention_of_rows_follows_paths_over_splits() -> None:
+    start = SPLIT + 70
+    tree = SlotRows(1, start, [0] * 4, [-1, 0, 0, 2])
+    rows, _ = tables([SlotRows(0, 2, [0]), tree])
+    cache = Caches(2, start + 4, SHAPE)
+    cache.fill(0, 3)
+    cache.fill(1, start + 4)
+    q = randn(5, SHAPE.heads * SHAPE.dim, seed=30)
+    out = torch.full_like(q, float("nan"))
+    scratch = AttentionScratch(5, start + 4, SHAPE, DEVICE)
+    for t in (scratch.top, scratch.total, scratch.acc):
+        t.fill_(float("nan"))
+    attend_rows(q, out, rows, cache.base, 1, 2, SHAPE, scratch, scratch.max_splits)
+    paths = [[0, 1, 2]] + [[*range(start), *(start + i for i in p)] for p in ([0], [0, 1], [0, 2], [0, 2, 3])]
+    for i, path in enumerate(paths):
+        slot = int(rows.slot[i])
+        want = twins.attend(q[i].view(SHAPE.heads, -1), cache.k[slot, path], cache.v[slot, path], SHAPE)
+        close(out[i], want.flatten())
+
+
+def test_attention_of_a_chunk_equals_its_rows_alone() -> None:
+    start, count = SPLIT - 20, 37
+    rows, _ = tables([SlotRows(0, start, [0] * count)])
+    cache = Caches(1, start + count, SHAPE)
+    cache.fill(0, start + count)
+    q = randn(count, SHAPE.heads * SHAPE.dim, seed=31)
+    out = torch.full_like(q, float("nan"))
+    tile_row = torch.tensor([0, 30], dtype=torch.int32, device=DEVICE)
+    tile_rows = torch.tensor([30, count - 30], dtype=torch.int32, device=DEVICE)
+    attend_tiles(q, out, tile_row, tile_rows, rows, cache.base, 1, 2, SHAPE)
+    for i in (0, 19, 20, count - 1):
+        keys = start + i + 1
+        want = twins.attend(q[i].view(SHAPE.heads, -1), cache.k[0, :keys], cache.v[0, :keys], SHAPE)
+        close(out[i], want.flatten())
