@@ -28,8 +28,15 @@ BLOCK = 64
 _SPLIT = tl.constexpr(SPLIT)
 _BLOCK = tl.constexpr(BLOCK)
 _FLOOR = tl.constexpr(-1.0e30)
+_UNROLL = tl.constexpr(4)
 TILE_ROWS = 64
 """Consecutive rows of one chain that a program of `attend_tiles` takes."""
+
+
+@triton.jit
+def _kv_pointer(entry_ptr):
+    """The address in a table entry as a float16 pointer; ranges start at pages, so wide loads are allowed."""
+    return tl.multiple_of(tl.load(entry_ptr).to(tl.pointer_type(tl.float16)), 16)
 
 
 @triton.jit
@@ -42,9 +49,9 @@ def _fold(q, k, v, keep, top, total, acc, scale, UPCAST: tl.constexpr):
     score = tl.dot(q, tl.trans(k)) * scale
     score = tl.where(keep, score, float("-inf"))
     new_top = tl.maximum(top, tl.max(score, axis=1))
-    weight = tl.exp2(score - new_top[:, None]).to(tl.bfloat16)
+    weight = tl.exp2(score - new_top[:, None]).to(tl.float16)
     shrink = tl.exp2(top - new_top)
-    ones = tl.full((_BLOCK, 16), 1.0, tl.bfloat16)
+    ones = tl.full((_BLOCK, 16), 1.0, tl.float16)
     if UPCAST:
         weight = weight.to(tl.float32)
         ones = ones.to(tl.float32)
@@ -65,6 +72,7 @@ def _merge(top, total, acc, split_top, split_total, split_acc):
 @triton.jit
 def _rows_kernel(
     q_ptr,
+    row_ptr,
     slot_ptr,
     position_ptr,
     prefix_ptr,
@@ -87,9 +95,10 @@ def _rows_kernel(
     UPCAST: tl.constexpr,
 ):
     join_chain(DEPENDENT)
-    row = tl.program_id(0)
+    entry = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
+    row = tl.load(row_ptr + entry)
     length = tl.load(position_ptr + row) + 1
     first = split * _SPLIT
     if first < length:
@@ -97,8 +106,8 @@ def _rows_kernel(
         slot = tl.load(slot_ptr + row).to(tl.int64)
         prefix = tl.load(prefix_ptr + row)
         path = path_ptr + tl.load(path_start_ptr + row)
-        k_base = tl.load(base_ptr + slot * slot_tensors + k_tensor).to(tl.pointer_type(tl.bfloat16))
-        v_base = tl.load(base_ptr + slot * slot_tensors + v_tensor).to(tl.pointer_type(tl.bfloat16))
+        k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
+        v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
         dims = tl.arange(0, DIM)
         member = tl.arange(0, BM)
         member_live = member < group
@@ -125,7 +134,7 @@ def _rows_kernel(
                 k = k.to(tl.float32)
                 v = v.to(tl.float32)
             top, total, acc = _fold(q, k, v, live[None, :], top, total, acc, scale, UPCAST)
-        part = (row.to(tl.int64) * max_splits + split) * HEADS + head
+        part = (entry.to(tl.int64) * max_splits + split) * HEADS + head
         tl.store(top_ptr + part, top, mask=member_live)
         tl.store(total_ptr + part, tl.max(total, axis=1), mask=member_live)
         tl.store(acc_ptr + part[:, None] * DIM + dims[None, :], acc, mask=member_live[:, None])
@@ -136,6 +145,7 @@ def _merge_kernel(
     top_ptr,
     total_ptr,
     acc_ptr,
+    row_ptr,
     position_ptr,
     out_ptr,
     max_splits,
@@ -144,24 +154,30 @@ def _merge_kernel(
     DEPENDENT: tl.constexpr,
 ):
     join_chain(DEPENDENT)
-    row = tl.program_id(0)
+    entry = tl.program_id(0)
     head = tl.program_id(1)
+    row = tl.load(row_ptr + entry)
     length = tl.load(position_ptr + row) + 1
     dims = tl.arange(0, DIM)
     one = tl.arange(0, 1)
     top = tl.full((1,), _FLOOR, tl.float32)
     total = tl.zeros((1,), tl.float32)
     acc = tl.zeros((1, DIM), tl.float32)
-    for split in range(0, tl.cdiv(length, _SPLIT)):
-        part = (row.to(tl.int64) * max_splits + split) * HEADS + head + one
-        split_top = tl.load(top_ptr + part)
-        split_total = tl.load(total_ptr + part)
-        split_acc = tl.load(acc_ptr + part[:, None] * DIM + dims[None, :])
-        top, total, acc = _merge(top, total, acc, split_top, split_total, split_acc)
+    splits = tl.cdiv(length, _SPLIT)
+    for first in range(0, splits, _UNROLL):
+        # Unrolled, so that the loads of several splits are in flight; an absent split changes nothing.
+        for step in tl.static_range(_UNROLL):
+            split = first + step
+            part = (entry.to(tl.int64) * max_splits + split) * HEADS + head + one
+            live = (one + split) < splits
+            split_top = tl.load(top_ptr + part, mask=live, other=_FLOOR)
+            split_total = tl.load(total_ptr + part, mask=live, other=0.0)
+            split_acc = tl.load(acc_ptr + part[:, None] * DIM + dims[None, :], mask=live[:, None], other=0.0)
+            top, total, acc = _merge(top, total, acc, split_top, split_total, split_acc)
     # The sum turns a negative zero, which an empty block may flip, into the positive one.
     out = acc / total[:, None] + 0.0
     target = out_ptr + (row.to(tl.int64) * HEADS + head + one)[:, None] * DIM + dims[None, :]
-    tl.store(target, out.to(tl.bfloat16))
+    tl.store(target, out.to(out_ptr.dtype.element_ty))
 
 
 @triton.jit
@@ -195,9 +211,9 @@ def _tiles_kernel(
     dims = tl.arange(0, DIM)
     slot = tl.load(slot_ptr + row0).to(tl.int64)
     position = tl.load(position_ptr + row0) + member
-    length = tl.load(position_ptr + row0) + count
-    k_base = tl.load(base_ptr + slot * slot_tensors + k_tensor).to(tl.pointer_type(tl.bfloat16))
-    v_base = tl.load(base_ptr + slot * slot_tensors + v_tensor).to(tl.pointer_type(tl.bfloat16))
+    length = tl.where(count > 0, tl.load(position_ptr + row0) + count, 0)
+    k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
+    v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
     lane = ((row0 + member).to(tl.int64) * HEADS + head)[:, None] * DIM + dims[None, :]
     q = tl.load(q_ptr + lane, mask=live_row[:, None], other=0.0)
     if UPCAST:
@@ -219,20 +235,20 @@ def _tiles_kernel(
                 k = k.to(tl.float32)
                 v = v.to(tl.float32)
             keep = place[None, :] <= position[:, None]
-            split_top, split_total, split_acc = _fold(
-                q, k, v, keep, split_top, split_total, split_acc, scale, UPCAST
-            )
+            split_top, split_total, split_acc = _fold(q, k, v, keep, split_top, split_total, split_acc, scale, UPCAST)
         top, total, acc = _merge(top, total, acc, split_top, tl.max(split_total, axis=1), split_acc)
-    out = acc / total[:, None] + 0.0
-    tl.store(out_ptr + lane, out.to(tl.bfloat16), mask=live_row[:, None])
+    # Rows past the tile's own have no sum; they are not stored.
+    out = acc / tl.where(total > 0.0, total, 1.0)[:, None] + 0.0
+    tl.store(out_ptr + lane, out.to(out_ptr.dtype.element_ty), mask=live_row[:, None])
 
 
 class AttentionScratch:
-    """Partial results of the splits, float32: grown to the largest (rows, splits) that a pass may need."""
+    """Partial results of `entries` rows over `splits` splits, float32."""
 
-    def __init__(self, rows: int, max_len: int, shape: HeadShape, device: torch.device) -> None:
-        self.max_splits = -(-max_len // SPLIT)
-        parts = rows * self.max_splits * shape.heads
+    def __init__(self, entries: int, splits: int, shape: HeadShape, device: torch.device) -> None:
+        self.entries = entries
+        self.splits = splits
+        parts = entries * splits * shape.heads
         self.top = torch.empty(parts, dtype=torch.float32, device=device)
         self.total = torch.empty(parts, dtype=torch.float32, device=device)
         self.acc = torch.empty(parts * shape.dim, dtype=torch.float32, device=device)
@@ -245,6 +261,7 @@ class AttentionScratch:
 def attend_rows(
     q: torch.Tensor,
     out: torch.Tensor,
+    row_ids: torch.Tensor,
     rows: RowTables,
     kv_base: torch.Tensor,
     k_tensor: int,
@@ -256,17 +273,19 @@ def attend_rows(
 ) -> None:
     """Attention of single rows, each over its own path: decode and verify trees.
 
-    q, out: (rows, heads * dim) bf16. `splits` bounds the rows' lengths: at least ceil(longest / SPLIT), at most
-    `scratch.max_splits`; programs past a row's length end at once.
+    q: (rows, heads * dim) float16; out: the same, bf16. row_ids: (entries,) int32, the rows to attend;
+    a row named twice is computed twice, to the same bits. `splits` bounds the rows' lengths: at least
+    ceil(longest / SPLIT); programs past a row's length end at once. `scratch` holds that many entries and splits.
     """
-    require_cuda_or_interpreter(q, out, kv_base)
-    n = q.shape[0]
-    if not 0 < splits <= scratch.max_splits:
-        raise ValueError(f"splits = {splits}, the scratch holds 1 to {scratch.max_splits}")
+    require_cuda_or_interpreter(q, out, kv_base, row_ids)
+    n = row_ids.shape[0]
+    if n * splits > scratch.entries * scratch.splits:
+        raise ValueError(f"{n} rows over {splits} splits; the scratch holds {scratch.entries} over {scratch.splits}")
     mode = mode if mode is not None else default_mode(q.device)
     scale = math.log2(math.e) / math.sqrt(shape.dim)
     _rows_kernel[(n, shape.kv_heads, splits)](
         q,
+        row_ids,
         rows.slot,
         rows.position,
         rows.prefix,
@@ -279,7 +298,7 @@ def attend_rows(
         k_tensor,
         v_tensor,
         kv_base.shape[1],
-        scratch.max_splits,
+        splits,
         scale,
         HEADS=shape.heads,
         KV_HEADS=shape.kv_heads,
@@ -288,7 +307,7 @@ def attend_rows(
         DEPENDENT=mode.dependent,
         UPCAST=INTERPRETED,
         num_warps=4,
-        num_stages=2,
+        num_stages=3,
         enable_fp_fusion=False,
         launch_pdl=mode.dependent,
     )
@@ -296,9 +315,10 @@ def attend_rows(
         scratch.top,
         scratch.total,
         scratch.acc,
+        row_ids,
         rows.position,
         out,
-        scratch.max_splits,
+        splits,
         HEADS=shape.heads,
         DIM=shape.dim,
         DEPENDENT=mode.dependent,

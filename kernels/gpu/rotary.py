@@ -61,6 +61,7 @@ def _rotary_kv_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -69,42 +70,44 @@ def _rotary_kv_kernel(
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     dim: tl.constexpr = 2 * HALF
-    cols = tl.arange(0, HALF)
+    pair = tl.arange(0, HALF)
+    first = 2 * pair if INTERLEAVED else pair
+    second = first + (1 if INTERLEAVED else HALF)
     source = qkv_ptr + row * ((HEADS + 2 * KV_HEADS) * dim) + head * dim
-    low = tl.load(source + cols).to(tl.float32)
-    high = tl.load(source + HALF + cols).to(tl.float32)
+    low = tl.load(source + first).to(tl.float32)
+    high = tl.load(source + second).to(tl.float32)
     if HAS_BIAS:
-        low += tl.load(bias_ptr + head * dim + cols)
-        high += tl.load(bias_ptr + head * dim + HALF + cols)
+        low += tl.load(bias_ptr + head * dim + first)
+        high += tl.load(bias_ptr + head * dim + second)
 
     # 1. A value goes into the cache as it is.
     slot = tl.load(slot_ptr + row).to(tl.int64)
     kv_row = tl.load(kv_row_ptr + row).to(tl.int64)
     if head >= HEADS + KV_HEADS:
-        v_base = tl.load(base_ptr + slot * slot_tensors + v_tensor).to(tl.pointer_type(tl.bfloat16))
+        v_base = tl.load(base_ptr + slot * slot_tensors + v_tensor).to(tl.pointer_type(tl.float16))
         target = v_base + kv_row * (KV_HEADS * dim) + (head - HEADS - KV_HEADS) * dim
-        tl.store(target + cols, low.to(tl.bfloat16))
-        tl.store(target + HALF + cols, high.to(tl.bfloat16))
+        tl.store(target + first, low.to(tl.float16))
+        tl.store(target + second, high.to(tl.float16))
     else:
-        # 2. A query or key: norm over the head, then rotate the pair (i, i + HALF) by the position's angle.
+        # 2. A query or key: norm over the head, then rotate each pair by the position's angle.
         if HAS_NORM:
             mean = tl.sum(low * low + high * high, axis=0) / dim
             scale = tl.rsqrt(mean + eps)
             gain = q_gain_ptr if head < HEADS else k_gain_ptr
-            low = low * scale * tl.load(gain + cols)
-            high = high * scale * tl.load(gain + HALF + cols)
-        angle = tl.load(position_ptr + row).to(tl.int64) * HALF + cols
+            low = low * scale * tl.load(gain + first)
+            high = high * scale * tl.load(gain + second)
+        angle = tl.load(position_ptr + row).to(tl.int64) * HALF + pair
         cos = tl.load(cos_ptr + angle)
         sin = tl.load(sin_ptr + angle)
-        turned_low = (low * cos - high * sin).to(tl.bfloat16)
-        turned_high = (high * cos + low * sin).to(tl.bfloat16)
+        turned_low = (low * cos - high * sin).to(tl.float16)
+        turned_high = (high * cos + low * sin).to(tl.float16)
         if head < HEADS:
             target = q_ptr + row * (HEADS * dim) + head * dim
         else:
-            k_base = tl.load(base_ptr + slot * slot_tensors + k_tensor).to(tl.pointer_type(tl.bfloat16))
+            k_base = tl.load(base_ptr + slot * slot_tensors + k_tensor).to(tl.pointer_type(tl.float16))
             target = k_base + kv_row * (KV_HEADS * dim) + (head - HEADS) * dim
-        tl.store(target + cols, turned_low)
-        tl.store(target + HALF + cols, turned_high)
+        tl.store(target + first, turned_low)
+        tl.store(target + second, turned_high)
 
 
 def rotary_kv(
@@ -117,6 +120,7 @@ def rotary_kv(
     cos: torch.Tensor,
     sin: torch.Tensor,
     shape: HeadShape,
+    interleaved: bool,
     bias: torch.Tensor | None = None,
     head_gains: tuple[torch.Tensor, torch.Tensor] | None = None,
     eps: float = 1e-6,
@@ -124,10 +128,11 @@ def rotary_kv(
 ) -> None:
     """Split a pass's fused projections: rotated queries to `q`, rotated keys and the values to their KV rows.
 
-    qkv: (rows, shape.qkv_width) float32, query heads first, then keys, then values. q: (rows, heads * dim) bf16.
+    qkv: (rows, shape.qkv_width) float32, query heads first, then keys, then values. q: (rows, heads * dim) float16.
     kv_base: (slots, tensors) int64, the address of row 0 of each KV tensor; `k_tensor` and `v_tensor` are this layer's
-    columns. cos, sin: (positions, dim / 2) float32. bias: (qkv_width,) float32. head_gains: gains of the norms over
-    each query and key head, (dim,) float32 each. KV rows are (kv_heads * dim) bf16.
+    columns. cos, sin: (positions, dim / 2) float32; pair i is dimensions (2i, 2i + 1)
+    where `interleaved`, else (i, i + dim / 2). bias: (qkv_width,) float32. head_gains: gains of the norms over
+    each query and key head, (dim,) float32 each. KV rows are (kv_heads * dim) float16.
     """
     require_cuda_or_interpreter(qkv, q, kv_base, cos, sin, rows.slot)
     n = qkv.shape[0]
@@ -156,6 +161,7 @@ def rotary_kv(
         HEADS=shape.heads,
         KV_HEADS=shape.kv_heads,
         HALF=shape.dim // 2,
+        INTERLEAVED=interleaved,
         HAS_BIAS=bias is not None,
         HAS_NORM=head_gains is not None,
         DEPENDENT=mode.dependent,

@@ -32,11 +32,12 @@ def rotary(
     cos: torch.Tensor,
     sin: torch.Tensor,
     shape: HeadShape,
+    interleaved: bool,
     bias: torch.Tensor | None,
     head_gains: tuple[torch.Tensor, torch.Tensor] | None,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rotated queries (rows, heads, dim), rotated keys and values (rows, kv_heads, dim), bf16."""
+    """Rotated queries (rows, heads, dim), rotated keys and values (rows, kv_heads, dim), float16."""
     y = qkv.float() if bias is None else qkv.float() + bias
     heads = y.view(len(y), -1, shape.dim)
     q, k, v = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
@@ -44,13 +45,14 @@ def rotary(
     def turn(x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
         if gain is not None:
             x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * gain
-        low, high = x.chunk(2, dim=-1)
+        low, high = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
         c = cos[position.long()][:, None]
         s = sin[position.long()][:, None]
-        return torch.cat((low * c - high * s, high * c + low * s), dim=-1).bfloat16()
+        turned = (low * c - high * s, high * c + low * s)
+        return (torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)).half()
 
     q_gain, k_gain = head_gains if head_gains is not None else (None, None)
-    return turn(q, q_gain), turn(k, k_gain), v.bfloat16()
+    return turn(q, q_gain), turn(k, k_gain), v.half()
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: HeadShape) -> torch.Tensor:

@@ -88,15 +88,15 @@ class Caches:
 
     def __init__(self, slots: int, window: int, shape: HeadShape) -> None:
         self.shape = shape
-        self.k = poisoned(slots, window, shape.kv_heads, shape.dim, dtype=torch.bfloat16)
+        self.k = poisoned(slots, window, shape.kv_heads, shape.dim, dtype=torch.float16)
         self.v = torch.full_like(self.k, float("nan"))
         self.base = torch.tensor(
             [[0, self.k[s].data_ptr(), self.v[s].data_ptr()] for s in range(slots)], dtype=torch.int64, device=DEVICE
         )
 
     def fill(self, slot: int, rows: int) -> None:
-        self.k[slot, :rows] = randn(rows, self.shape.kv_heads, self.shape.dim, seed=10 + slot)
-        self.v[slot, :rows] = randn(rows, self.shape.kv_heads, self.shape.dim, seed=20 + slot)
+        self.k[slot, :rows] = randn(rows, self.shape.kv_heads, self.shape.dim, seed=10 + slot, dtype=torch.float16)
+        self.v[slot, :rows] = randn(rows, self.shape.kv_heads, self.shape.dim, seed=20 + slot, dtype=torch.float16)
 
 
 def tables(shares: list[SlotRows]) -> tuple[RowTables, torch.Tensor]:
@@ -105,14 +105,13 @@ def tables(shares: list[SlotRows]) -> tuple[RowTables, torch.Tensor]:
     def put(a: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(a)).to(DEVICE)
 
-    rows = RowTables(
-        *map(put, (batch.slot, batch.position, batch.kv_row, batch.prefix, batch.path_start, batch.path))
-    )
+    rows = RowTables(*map(put, (batch.slot, batch.position, batch.kv_row, batch.prefix, batch.path_start, batch.path)))
     return rows, put(batch.token)
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("extras", [False, True])
-def test_rotary_writes_the_cache(extras: bool) -> None:
+def test_rotary_writes_the_cache(extras: bool, interleaved: bool) -> None:
     shares = [SlotRows(1, 3, [0, 0], None), SlotRows(0, 7, [0, 0, 0], [-1, 0, 0])]
     rows, _ = tables(shares)
     cache = Caches(2, 12, SHAPE)
@@ -124,9 +123,11 @@ def test_rotary_writes_the_cache(extras: bool) -> None:
         if extras
         else None
     )
-    q = poisoned(5, SHAPE.heads * SHAPE.dim, dtype=torch.bfloat16)
-    rotary_kv(qkv, q, rows, cache.base, 1, 2, angles.cos(), angles.sin(), SHAPE, bias, gains, 1e-6)
-    want_q, want_k, want_v = twins.rotary(qkv, rows.position, angles.cos(), angles.sin(), SHAPE, bias, gains, 1e-6)
+    q = poisoned(5, SHAPE.heads * SHAPE.dim, dtype=torch.float16)
+    rotary_kv(qkv, q, rows, cache.base, 1, 2, angles.cos(), angles.sin(), SHAPE, interleaved, bias, gains, 1e-6)
+    want_q, want_k, want_v = twins.rotary(
+        qkv, rows.position, angles.cos(), angles.sin(), SHAPE, interleaved, bias, gains, 1e-6
+    )
     close(q, want_q.flatten(1))
     close(cache.k[rows.slot.long(), rows.kv_row.long()], want_k)
     close(cache.v[rows.slot.long(), rows.kv_row.long()], want_v)
@@ -140,12 +141,13 @@ def test_attention_of_rows_follows_paths_over_splits() -> None:
     cache = Caches(2, start + 4, SHAPE)
     cache.fill(0, 3)
     cache.fill(1, start + 4)
-    q = randn(5, SHAPE.heads * SHAPE.dim, seed=30)
-    out = torch.full_like(q, float("nan"))
-    scratch = AttentionScratch(5, start + 4, SHAPE, DEVICE)
+    q = randn(5, SHAPE.heads * SHAPE.dim, seed=30, dtype=torch.float16)
+    out = torch.full_like(q, float("nan"), dtype=torch.bfloat16)
+    scratch = AttentionScratch(6, 2, SHAPE, DEVICE)
     for t in (scratch.top, scratch.total, scratch.acc):
         t.fill_(float("nan"))
-    attend_rows(q, out, rows, cache.base, 1, 2, SHAPE, scratch, scratch.max_splits)
+    row_ids = torch.tensor([3, 0, 1, 2, 4, 3], dtype=torch.int32, device=DEVICE)
+    attend_rows(q, out, row_ids, rows, cache.base, 1, 2, SHAPE, scratch, 2)
     paths = [[0, 1, 2]] + [[*range(start), *(start + i for i in p)] for p in ([0], [0, 1], [0, 2], [0, 2, 3])]
     for i, path in enumerate(paths):
         slot = int(rows.slot[i])
@@ -158,10 +160,10 @@ def test_attention_of_a_chunk_equals_its_rows_alone() -> None:
     rows, _ = tables([SlotRows(0, start, [0] * count)])
     cache = Caches(1, start + count, SHAPE)
     cache.fill(0, start + count)
-    q = randn(count, SHAPE.heads * SHAPE.dim, seed=31)
-    out = torch.full_like(q, float("nan"))
-    tile_row = torch.tensor([0, 30], dtype=torch.int32, device=DEVICE)
-    tile_rows = torch.tensor([30, count - 30], dtype=torch.int32, device=DEVICE)
+    q = randn(count, SHAPE.heads * SHAPE.dim, seed=31, dtype=torch.float16)
+    out = torch.full_like(q, float("nan"), dtype=torch.bfloat16)
+    tile_row = torch.tensor([0, 30, 0], dtype=torch.int32, device=DEVICE)
+    tile_rows = torch.tensor([30, count - 30, 0], dtype=torch.int32, device=DEVICE)
     attend_tiles(q, out, tile_row, tile_rows, rows, cache.base, 1, 2, SHAPE)
     for i in (0, 19, 20, count - 1):
         keys = start + i + 1

@@ -1,0 +1,403 @@
+"""A model's forward on a CUDA device: recorded once, replayed as a captured graph for every pass shape seen twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kernels.forms import RawTensor
+from kernels.gpu.attention import AttentionScratch, attend_rows, attend_tiles
+from kernels.gpu.launch import LaunchMode, default_mode
+from kernels.gpu.linear import Epilogue, linear
+from kernels.gpu.norm import embed, rms_norm
+from kernels.gpu.passes import PassShape, PassTables, TableBuffers, plan
+from kernels.gpu.rotary import HeadShape, rotary_kv
+from kernels.gpu.weights import WeightSource
+from kernels.program import FormUse, Heads, Linear, Norm, PassRows, Rotary
+
+MAX_GRAPHS = 64
+MAX_ROWS = 1 << 16
+"""Rows of one pass at most, whatever the program was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A per-row activation: the buffer that holds it and its width. `bias` is still to be added by whoever reads it."""
+
+    buffer: str
+    width: int
+    bias: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class Pass:
+    """What the recorded steps of one pass work on."""
+
+    shape: PassShape
+    tables: PassTables
+    kv_base: torch.Tensor
+    buffers: Buffers
+    scratch: AttentionScratch
+
+
+Step = Callable[[Pass], None]
+
+
+class Buffers:
+    """Activations by name, wide enough for their widest use and grown to the most rows seen."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._widths: dict[str, tuple[int, torch.dtype]] = {}
+        self._held: dict[str, torch.Tensor] = {}
+
+    def declare(self, name: str, width: int, dtype: torch.dtype) -> None:
+        known = self._widths.get(name, (0, dtype))
+        self._widths[name] = (max(width, known[0]), dtype)
+
+    def reserve(self, name: str, rows: int) -> bool:
+        """Hold at least `rows` rows; True where the buffer moved."""
+        width, dtype = self._widths[name]
+        held = self._held.get(name)
+        if held is not None and held.shape[0] >= rows * width:
+            return False
+        self._held[name] = torch.zeros(rows * width, dtype=dtype, device=self._device)
+        return True
+
+    def view(self, name: str, rows: int, width: int) -> torch.Tensor:
+        return self._held[name][: rows * width].view(rows, width)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._widths)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self._held.values())
+
+
+class CudaOps:
+    """Records a forward (implements `kernels.program.Ops`). `positions` bounds the places a row may have."""
+
+    def __init__(
+        self, weights: WeightSource, device: torch.device, positions: int, mode: LaunchMode | None = None
+    ) -> None:
+        self._weights = weights
+        self._device = device
+        self._positions = positions
+        self._mode = mode if mode is not None else default_mode(device)
+        self._steps: list[Step] = []
+        self._buffers = Buffers(device)
+        self._forms: dict[str, int] = {}
+        self._bytes = 0
+        self._layers = 0
+        self._shape: HeadShape | None = None
+        self._vocab = 0
+        self._table: tuple[str, torch.Tensor] | None = None
+        self._identity = torch.arange(MAX_ROWS, dtype=torch.int32, device=device)
+        self._angles: dict[Rotary, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def embed(self, table: RawTensor) -> Value:
+        matrix = self._matrix([table])
+        self._table = (table.name, matrix)
+        h = self._value("h", matrix.shape[1], torch.float32)
+        mode = self._mode
+
+        def step(p: Pass) -> None:
+            embed(p.tables.token, matrix, p.buffers.view("h", p.shape.rows, h.width), mode)
+
+        self._steps.append(step)
+        return h
+
+    def project(self, x: Value, norm: Norm, parts: Sequence[Linear]) -> Value:
+        normed = self._norm(x, norm)
+        w = self._matrix([p.weight for p in parts])
+        out = self._value("qkv", w.shape[0], torch.float32)
+        biases = [p.bias for p in parts if p.bias is not None]
+        if biases and len(biases) != len(parts):
+            raise ValueError(f"{biases[0].name}: of projections that share an input, all have a bias or none")
+        self._linear(normed, w, out, Epilogue.STORE)
+        bias = torch.cat([self._weights.vector(b) for b in biases]) if biases else None
+        return replace(out, bias=bias)
+
+    def rotate_store(
+        self, qkv: Value, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
+    ) -> Value:
+        shape = HeadShape(heads.heads, heads.kv_heads, heads.head_dim)
+        if 2 * len(rotary.frequencies) != shape.dim:
+            raise ValueError(f"{2 * len(rotary.frequencies)} of {shape.dim} head dimensions turn; all must on CUDA")
+        self._shape = shape
+        self._layers = max(self._layers, layer + 1)
+        cos, sin = self._turns(rotary)
+        gains = None
+        eps = 1e-6
+        if q_norm is not None and k_norm is not None:
+            gains = (self._weights.vector(q_norm.weight), self._weights.vector(k_norm.weight))
+            eps = q_norm.eps
+        q = self._value("q", heads.q_width, torch.float16)
+        bias = qkv.bias
+        mode = self._mode
+
+        def step(p: Pass) -> None:
+            rotary_kv(
+                p.buffers.view("qkv", p.shape.rows, qkv.width),
+                p.buffers.view("q", p.shape.rows, q.width),
+                p.tables.rows,
+                p.kv_base,
+                2 * layer,
+                2 * layer + 1,
+                cos,
+                sin,
+                shape,
+                rotary.interleaved,
+                bias,
+                gains,
+                eps,
+                mode,
+            )
+
+        self._steps.append(step)
+        return q
+
+    def attend(self, q: Value, heads: Heads, layer: int) -> Value:
+        shape = HeadShape(heads.heads, heads.kv_heads, heads.head_dim)
+        out = self._value("seen", q.width, torch.bfloat16)
+        mode = self._mode
+
+        def step(p: Pass) -> None:
+            queries = p.buffers.view("q", p.shape.rows, q.width)
+            seen = p.buffers.view("seen", p.shape.rows, q.width)
+            t = p.tables
+            at = (2 * layer, 2 * layer + 1)
+            if p.shape.tiles:
+                attend_tiles(queries, seen, t.tile_row, t.tile_rows, t.rows, p.kv_base, *at, shape, mode)
+            if p.shape.single:
+                attend_rows(queries, seen, t.single, t.rows, p.kv_base, *at, shape, p.scratch, p.shape.splits, mode)
+
+        self._steps.append(step)
+        return out
+
+    def add_linear(self, residual: Value, x: Value, linear: Linear) -> Value:
+        if linear.bias is not None:
+            raise ValueError(f"{linear.bias.name}: a bias on a product added to the residual is not supported on CUDA")
+        self._linear(x, self._matrix([linear.weight]), residual, Epilogue.ADD)
+        return residual
+
+    def project_gated(self, x: Value, norm: Norm, gate: Linear, up: Linear) -> Value:
+        if gate.bias is not None or up.bias is not None:
+            raise ValueError("a bias on a gated projection is not supported on CUDA")
+        normed = self._norm(x, norm)
+        out = self._value("inner", gate.weight.shape[0], torch.bfloat16)
+        self._linear(normed, self._matrix([gate.weight, up.weight]), out, Epilogue.GATED)
+        return out
+
+    def head(self, x: Value, norm: Norm, linear: Linear) -> None:
+        if linear.bias is not None:
+            raise ValueError(f"{linear.bias.name}: a bias on the head is not supported on CUDA")
+        shared = self._table is not None and self._table[0] == linear.weight.name
+        w = self._table[1] if shared and self._table is not None else self._matrix([linear.weight])
+        gain = self._weights.vector(norm.weight)
+        self._vocab = w.shape[0]
+        self._value("last", x.width, torch.bfloat16)
+        self._value("logits", self._vocab, torch.float32)
+        mode = self._mode
+        vocab = self._vocab
+
+        def step(p: Pass) -> None:
+            if p.shape.logits:
+                last = p.buffers.view("last", p.shape.logits, x.width)
+                h = p.buffers.view("h", p.shape.rows, x.width)
+                rms_norm(h, p.tables.logit, gain, last, norm.eps, mode)
+                _product(last, w, p.buffers.view("logits", p.shape.logits, vocab), Epilogue.STORE, mode)
+
+        self._steps.append(step)
+
+    def finish(self, max_rows: int) -> CudaProgram:
+        """The recorded program, for passes of up to `max_rows` rows."""
+        if not 1 <= max_rows <= MAX_ROWS:
+            raise ValueError(f"max_rows is {max_rows}; 1 to {MAX_ROWS} are possible")
+        if self._shape is None or not self._vocab:
+            raise ValueError("a program needs attention and a head")
+        return CudaProgram(
+            self._steps,
+            self._buffers,
+            self._shape,
+            self._vocab,
+            self._layers,
+            max_rows,
+            self._device,
+            self._forms,
+            self._bytes,
+        )
+
+    def _norm(self, x: Value, norm: Norm) -> Value:
+        gain = self._weights.vector(norm.weight)
+        out = self._value("normed", x.width, torch.bfloat16)
+        identity = self._identity
+        mode = self._mode
+
+        def step(p: Pass) -> None:
+            n = p.shape.rows
+            rms_norm(
+                p.buffers.view("h", n, x.width),
+                identity[:n],
+                gain,
+                p.buffers.view("normed", n, x.width),
+                norm.eps,
+                mode,
+            )
+
+        self._steps.append(step)
+        return out
+
+    def _linear(self, x: Value, w: torch.Tensor, out: Value, epilogue: Epilogue) -> None:
+        mode = self._mode
+
+        def step(p: Pass) -> None:
+            n = p.shape.rows
+            _product(p.buffers.view(x.buffer, n, x.width), w, p.buffers.view(out.buffer, n, out.width), epilogue, mode)
+
+        self._steps.append(step)
+
+    def _turns(self, rotary: Rotary) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines (positions, pairs) float32, from double-precision angles."""
+        if rotary not in self._angles:
+            frequencies = torch.tensor(rotary.frequencies, dtype=torch.float64, device=self._device)
+            places = torch.arange(self._positions, dtype=torch.float64, device=self._device)
+            angle = torch.outer(places, frequencies)
+            self._angles[rotary] = (
+                (angle.cos() * rotary.magnitude).float(),
+                (angle.sin() * rotary.magnitude).float(),
+            )
+        return self._angles[rotary]
+
+    def _matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor:
+        for part in parts:
+            self._forms[part.form] = self._forms.get(part.form, 0) + 1
+        matrix = self._weights.matrix(parts)
+        self._bytes += matrix.nbytes
+        return matrix
+
+    def _value(self, name: str, width: int, dtype: torch.dtype) -> Value:
+        self._buffers.declare(name, width, dtype)
+        return Value(name, width)
+
+
+def _product(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, mode: LaunchMode) -> None:
+    linear(x, w, out, epilogue, mode=mode)
+
+
+class CudaProgram:
+    """A recorded forward on a CUDA device (implements `kernels.program.Program`).
+
+    The first pass of a shape runs its kernels one by one, the second is captured, later ones are replayed; the bits are
+    the same. Buffers grow to what passes need, which drops the captured graphs. Only one thread may call it.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        buffers: Buffers,
+        shape: HeadShape,
+        vocab: int,
+        layers: int,
+        max_rows: int,
+        device: torch.device,
+        forms: dict[str, int],
+        weight_bytes: int,
+    ) -> None:
+        self.name = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "triton interpreter"
+        self.use_graphs = device.type == "cuda"
+        self._steps = tuple(steps)
+        self._buffers = buffers
+        self._shape = shape
+        self._vocab = vocab
+        self._layers = layers
+        self._device = device
+        self._forms = forms
+        self._weight_bytes = weight_bytes
+        self._tables = TableBuffers(max_rows, device)
+        self._spare = torch.zeros(shape.kv_heads * shape.dim, dtype=torch.float16, device=device)
+        self._kv_base = torch.zeros((0, 2 * layers), dtype=torch.int64, device=device)
+        self._kv_seen: NDArray[np.uint64] | None = None
+        self._scratch = AttentionScratch(0, 0, shape, device)
+        self._seen: set[PassShape] = set()
+        self._graphs: dict[PassShape, torch.cuda.CUDAGraph] = {}
+        self._host_logits = torch.empty(0, dtype=torch.float32)
+
+    def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
+        shape, single, tiles = plan(rows)
+        if shape.rows > self._tables.max_rows:
+            raise ValueError(f"a pass of {rows.n} rows; up to {self._tables.max_rows} are possible")
+        self._place(kv_base)
+        self._reserve(shape)
+        self._tables.upload(rows, shape, single, tiles, spare=len(kv_base))
+        self._launch(shape)
+        count = len(rows.logit_rows)
+        out = self._host_logits[: count * self._vocab].view(count, self._vocab)
+        if count:
+            out.copy_(self._buffers.view("logits", shape.logits, self._vocab)[:count], non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return out.numpy()
+
+    def forms(self) -> list[FormUse]:
+        return [FormUse(file=form, runs_as="bf16", tensors=count) for form, count in sorted(self._forms.items())]
+
+    def weight_bytes(self) -> int:
+        return self._weight_bytes
+
+    def workspace_bytes(self) -> int:
+        return self._buffers.nbytes + self._scratch.nbytes + self._tables.nbytes
+
+    def enqueue(self, shape: PassShape) -> None:
+        """Launch every step of a pass whose tables are on the device, on the current stream."""
+        work = Pass(shape, self._tables.views(shape), self._kv_base, self._buffers, self._scratch)
+        for step in self._steps:
+            step(work)
+
+    def _launch(self, shape: PassShape) -> None:
+        graph = self._graphs.get(shape)
+        if graph is not None:
+            graph.replay()
+        elif self.use_graphs and shape in self._seen and len(self._graphs) < MAX_GRAPHS:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.enqueue(shape)
+            self._graphs[shape] = graph
+            graph.replay()
+        else:
+            self._seen.add(shape)
+            self.enqueue(shape)
+
+    def _place(self, kv_base: NDArray[np.uint64]) -> None:
+        """Keep the slots' addresses on the device, and after them a spare slot that padding rows write to."""
+        if self._kv_seen is not None and np.array_equal(self._kv_seen, kv_base):
+            return
+        spare = np.full((1, kv_base.shape[1]), self._spare.data_ptr(), np.uint64)
+        self._kv_base = torch.from_numpy(np.concatenate([kv_base, spare]).view(np.int64)).to(self._device)
+        self._kv_seen = kv_base.copy()
+        self._drop_graphs()
+
+    def _reserve(self, shape: PassShape) -> None:
+        moved = False
+        for name in self._buffers.names:
+            rows = shape.logits if name in ("last", "logits") else shape.rows
+            moved |= self._buffers.reserve(name, rows)
+        if shape.single * shape.splits > self._scratch.entries * self._scratch.splits:
+            self._scratch = AttentionScratch(shape.single, shape.splits, self._shape, self._device)
+            moved = True
+        if self._host_logits.numel() < shape.logits * self._vocab:
+            self._host_logits = torch.empty(
+                shape.logits * self._vocab, dtype=torch.float32, pin_memory=self._device.type == "cuda"
+            )
+        if moved:
+            self._drop_graphs()
+
+    def _drop_graphs(self) -> None:
+        self._graphs.clear()
+        self._seen.clear()

@@ -1,0 +1,88 @@
+"""A small model's recorded GPU program: its logits do not depend on how the tokens are cut into passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from engine.models import llama
+from engine.rows import SlotRows, pack
+from kernels.forms import Form, RawTensor
+from kernels.gpu.launch import INTERPRETED
+from kernels.gpu.program import CudaOps, CudaProgram
+from kernels.gpu.weights import FileWeights
+
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+CONFIG = llama.LlamaConfig(
+    layers=2, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, vocab=96, context=64, rms_eps=1e-5,
+    rope_base=1e4, rope_dims=16,
+)  # fmt: skip
+
+
+def tensors(config: llama.LlamaConfig) -> dict[str, RawTensor]:
+    rng = np.random.default_rng(5)
+    kv, q = config.attention.kv_width, config.attention.q_width
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (config.vocab, config.hidden),
+        "output_norm.weight": (config.hidden,),
+    }
+    for i in range(config.layers):
+        shapes |= {
+            f"blk.{i}.attn_norm.weight": (config.hidden,),
+            f"blk.{i}.attn_q.weight": (q, config.hidden),
+            f"blk.{i}.attn_k.weight": (kv, config.hidden),
+            f"blk.{i}.attn_v.weight": (kv, config.hidden),
+            f"blk.{i}.attn_output.weight": (config.hidden, q),
+            f"blk.{i}.ffn_norm.weight": (config.hidden,),
+            f"blk.{i}.ffn_gate.weight": (config.ffn, config.hidden),
+            f"blk.{i}.ffn_up.weight": (config.ffn, config.hidden),
+            f"blk.{i}.ffn_down.weight": (config.hidden, config.ffn),
+        }
+    out = {}
+    for name, shape in shapes.items():
+        scale = 1.0 if len(shape) == 1 else shape[-1] ** -0.5
+        values = (rng.standard_normal(shape) * scale).astype(np.float32)
+        out[name] = RawTensor(name, Form.F32, shape, values.reshape(shape[0], -1).view(np.uint8))
+    return out
+
+
+class Slots:
+    """KV ranges of plain tensors, and their address table."""
+
+    def __init__(self, slots: int) -> None:
+        width = CONFIG.attention.kv_width
+        self.kv = torch.full((slots, 2 * CONFIG.layers, CONFIG.context, width), torch.nan, dtype=torch.float16)
+        self.kv = self.kv.to(DEVICE)
+        self.base: NDArray[np.uint64] = np.array(
+            [[self.kv[s, t].data_ptr() for t in range(2 * CONFIG.layers)] for s in range(slots)], np.uint64
+        )
+
+
+@pytest.fixture(scope="module")
+def program() -> CudaProgram:
+    ops = CudaOps(FileWeights(DEVICE), DEVICE, CONFIG.context)
+    llama.record(ops, CONFIG, tensors(CONFIG))
+    return ops.finish(max_rows=64)
+
+
+def test_chunks_decode_and_trees_agree_with_one_pass(program: CudaProgram) -> None:
+    text = np.random.default_rng(1).integers(0, CONFIG.vocab, 21).tolist()
+    slots = Slots(3)
+    whole = program.run(pack([SlotRows(0, 0, text, logits=range(21))]), slots.base).copy()
+    program.run(pack([SlotRows(1, 0, text[:18])]), slots.base)
+    other = SlotRows(2, 0, [7, 8])
+    tree = SlotRows(1, 18, [text[18], 3, text[19], 4, text[20]], [-1, 0, 0, 2, 2], logits=[0, 2, 4])
+    branch = program.run(pack([other, tree]), slots.base)
+    np.testing.assert_allclose(branch, whole[18:], rtol=0.05, atol=0.05)
+    assert np.isfinite(whole).all()
+
+
+def test_a_pass_without_logits_returns_none(program: CudaProgram) -> None:
+    assert program.run(pack([SlotRows(0, 0, [1, 2])]), Slots(1).base).shape == (0, CONFIG.vocab)
+
+
+def test_too_many_rows_are_refused(program: CudaProgram) -> None:
+    with pytest.raises(ValueError, match="a pass of 65 rows; up to 64"):
+        program.run(pack([SlotRows(0, 0, [0] * 65)]), Slots(1).base)
