@@ -23,12 +23,12 @@ from kernels.gpu.launch import (
 )
 from kernels.gpu.rotary import HeadShape, RowTables
 
-SPLIT = 256
+SPLIT = 128
 BLOCK = 64
 _SPLIT = tl.constexpr(SPLIT)
 _BLOCK = tl.constexpr(BLOCK)
 _FLOOR = tl.constexpr(-1.0e30)
-_UNROLL = tl.constexpr(4)
+_UNROLL = tl.constexpr(8)
 TILE_ROWS = 64
 """Consecutive rows of one chain that a program of `attend_tiles` takes."""
 

@@ -1,7 +1,8 @@
-"""Matrix products with bf16 weights: one order of additions along K, for one row or a prompt chunk.
+"""Matrix products with 16-bit weights: one order of additions along K, for one row or a prompt chunk.
 
 out = epilogue(x @ w.T). Each output is one chain of matrix instructions from k = 0 upwards into one float32
-accumulator, so neither the tile nor the number of rows decides its bits.
+accumulator (or, in segments, a chain for each, added in order), so neither the tile nor the number of rows decides
+its bits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kernels.gpu.launch import (
     prefetch_l2,
     require_cuda_or_interpreter,
 )
-from kernels.gpu.tiles import Tile, tile_for
+from kernels.gpu.tiles import Tile, segmented_tile, tile_for
 
 
 class Epilogue(StrEnum):
@@ -47,6 +48,7 @@ def _linear_kernel(
     BN: tl.constexpr,
     BK: tl.constexpr,
     SWAP: tl.constexpr,
+    SEGMENTS: tl.constexpr,
     PREFETCH: tl.constexpr,
     THREADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -83,31 +85,42 @@ def _linear_kernel(
     x_ptrs = x_ptr + offs_m[:, None].to(tl.int64) * x_stride + offs_k[None, :]
     w_ptrs = w_ptr + offs_n[:, None].to(tl.int64) * k + offs_k[None, :]
     up_offset = n.to(tl.int64) * k
+    steps = k // 64
     if SWAP:
-        acc = tl.zeros((BN, BM), tl.float32)
-        up = tl.zeros((BN, BM), tl.float32)
+        total = tl.zeros((BN, BM), tl.float32)
+        total_up = tl.zeros((BN, BM), tl.float32)
     else:
-        acc = tl.zeros((BM, BN), tl.float32)
-        up = tl.zeros((BM, BN), tl.float32)
-    for _ in range(0, k, BK):
-        x = tl.load(x_ptrs, mask=m_live, other=0.0)
-        w = tl.load(w_ptrs, mask=n_live, other=0.0)
-        if UPCAST:
-            x = x.to(tl.float32)
-            w = w.to(tl.float32)
-        acc = tl.dot(w, tl.trans(x), acc) if SWAP else tl.dot(x, tl.trans(w), acc)
-        if EPILOGUE == "gated":
-            u = tl.load(w_ptrs + up_offset, mask=n_live, other=0.0)
+        total = tl.zeros((BM, BN), tl.float32)
+        total_up = tl.zeros((BM, BN), tl.float32)
+    for segment in tl.static_range(SEGMENTS):
+        if SWAP:
+            acc = tl.zeros((BN, BM), tl.float32)
+            up = tl.zeros((BN, BM), tl.float32)
+        else:
+            acc = tl.zeros((BM, BN), tl.float32)
+            up = tl.zeros((BM, BN), tl.float32)
+        begin = steps * segment // SEGMENTS * 64
+        end = steps * (segment + 1) // SEGMENTS * 64
+        for _ in range(begin, end, BK):
+            x = tl.load(x_ptrs, mask=m_live, other=0.0)
+            w = tl.load(w_ptrs, mask=n_live, other=0.0)
             if UPCAST:
-                u = u.to(tl.float32)
-            up = tl.dot(u, tl.trans(x), up) if SWAP else tl.dot(x, tl.trans(u), up)
-        x_ptrs += BK
-        w_ptrs += BK
+                x = x.to(tl.float32)
+                w = w.to(tl.float32)
+            acc = tl.dot(w, tl.trans(x), acc) if SWAP else tl.dot(x, tl.trans(w), acc)
+            if EPILOGUE == "gated":
+                u = tl.load(w_ptrs + up_offset, mask=n_live, other=0.0)
+                if UPCAST:
+                    u = u.to(tl.float32)
+                up = tl.dot(u, tl.trans(x), up) if SWAP else tl.dot(x, tl.trans(u), up)
+            x_ptrs += BK
+            w_ptrs += BK
+        total = acc if segment == 0 else total + acc
+        total_up = up if segment == 0 else total_up + up
 
     # 4. Epilogue, in float32.
-    if SWAP:
-        acc = tl.trans(acc)
-        up = tl.trans(up)
+    acc = tl.trans(total) if SWAP else total
+    up = tl.trans(total_up) if SWAP else total_up
     if EPILOGUE == "gated":
         acc = acc / (1.0 + tl.exp(-acc)) * up
     out_ptrs = out_ptr + offs_m[:, None].to(tl.int64) * out_stride + offs_n[None, :]
@@ -123,12 +136,14 @@ def linear(
     out: torch.Tensor,
     epilogue: Epilogue = Epilogue.STORE,
     tile: Tile | None = None,
+    segments: int = 1,
     mode: LaunchMode | None = None,
 ) -> None:
     """out[i, j] = epilogue(sum over k of x[i, k] * w[j, k]).
 
-    x: (rows, k) bf16, rows contiguous along k. w: (n, k) bf16 contiguous, (2n, k) for GATED. out: (rows, n), bf16 or
-    float32; read too for ADD. k is a multiple of 64 and of the tile's depth.
+    x: (rows, k) bf16 or float16, contiguous along k. w: (n, k) of the same type, contiguous, (2n, k) for GATED. out:
+    (rows, n), that type or float32; read too for ADD. k is a multiple of 64; `segments` cut it at multiples of 64 that
+    the tile's depth divides.
     """
     require_cuda_or_interpreter(x, w, out)
     rows, k = x.shape
@@ -138,11 +153,16 @@ def linear(
         raise ValueError(f"w is {tuple(w.shape)}, contiguous {w.is_contiguous()}; needs ({weight_rows}, {k})")
     if x.stride(1) != 1 or out.stride(1) != 1 or out.shape[0] != rows:
         raise ValueError(f"x {tuple(x.shape)} and out {tuple(out.shape)} need the same rows, contiguous in them")
-    if x.dtype is not torch.bfloat16 or w.dtype is not torch.bfloat16:
-        raise ValueError(f"x is {x.dtype}, w is {w.dtype}; both must be bfloat16")
-    t = tile if tile is not None else tile_for(_device_name(x.device), rows, n, k, epilogue)
-    if k % t.bk:
-        raise ValueError(f"k = {k} is not a multiple of the tile's depth {t.bk}")
+    if x.dtype not in (torch.bfloat16, torch.float16) or w.dtype is not x.dtype:
+        raise ValueError(f"x is {x.dtype}, w is {w.dtype}; both must be bfloat16, or both float16")
+    if tile is not None:
+        t = tile
+    elif segments > 1:
+        t = segmented_tile(rows, gated=epilogue is Epilogue.GATED)
+    else:
+        t = tile_for(_device_name(x.device), rows, n, k, epilogue)
+    if any(k // 64 * s // segments * 64 % t.bk for s in range(1, segments + 1)):
+        raise ValueError(f"k = {k} in {segments} segments is not a multiple of the tile's depth {t.bk}")
     mode = mode if mode is not None else default_mode(x.device)
     grid = (triton.cdiv(rows, t.bm) * triton.cdiv(n, t.bn),)
     _linear_kernel[grid](
@@ -159,6 +179,7 @@ def linear(
         BN=t.bn,
         BK=t.bk,
         SWAP=t.swap,
+        SEGMENTS=segments,
         PREFETCH=min(t.prefetch, t.bn * k * 2) // (t.warps * 512) * (t.warps * 512),
         THREADS=t.warps * 32,
         GROUP=8,

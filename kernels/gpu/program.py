@@ -16,10 +16,14 @@ from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.norm import embed, rms_norm
 from kernels.gpu.passes import PassShape, PassTables, TableBuffers, plan
 from kernels.gpu.rotary import HeadShape, rotary_kv
+from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
+from kernels.gpu.skinny import Packed, skinny, unpack_rows
 from kernels.gpu.weights import WeightSource
 from kernels.program import FormUse, Heads, Linear, Norm, PassRows, Rotary
 
 MAX_GRAPHS = 64
+UNPACKED = "unpacked"
+"""The buffer that holds one matrix at a time for passes of many rows."""
 MAX_ROWS = 1 << 16
 """Rows of one pass at most, whatever the program was made for."""
 
@@ -71,6 +75,9 @@ class Buffers:
     def view(self, name: str, rows: int, width: int) -> torch.Tensor:
         return self._held[name][: rows * width].view(rows, width)
 
+    def dtype(self, name: str) -> torch.dtype:
+        return self._widths[name][1]
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._widths)
@@ -102,7 +109,8 @@ class CudaOps:
         self._angles: dict[Rotary, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def embed(self, table: RawTensor) -> Value:
-        matrix = self._matrix([table])
+        matrix = self._weights.table(table)
+        self._count([table], matrix.nbytes)
         self._table = (table.name, matrix)
         h = self._value("h", matrix.shape[1], torch.float32)
         mode = self._mode
@@ -116,7 +124,7 @@ class CudaOps:
     def project(self, x: Value, norm: Norm, parts: Sequence[Linear]) -> Value:
         normed = self._norm(x, norm)
         w = self._matrix([p.weight for p in parts])
-        out = self._value("qkv", w.shape[0], torch.float32)
+        out = self._value("qkv", sum(p.weight.shape[0] for p in parts), torch.float32)
         biases = [p.bias for p in parts if p.bias is not None]
         if biases and len(biases) != len(parts):
             raise ValueError(f"{biases[0].name}: of projections that share an input, all have a bias or none")
@@ -165,7 +173,7 @@ class CudaOps:
 
     def attend(self, q: Value, heads: Heads, layer: int) -> Value:
         shape = HeadShape(heads.heads, heads.kv_heads, heads.head_dim)
-        out = self._value("seen", q.width, torch.bfloat16)
+        out = self._value("seen", q.width, self._weights.dtype)
         mode = self._mode
 
         def step(p: Pass) -> None:
@@ -191,7 +199,7 @@ class CudaOps:
         if gate.bias is not None or up.bias is not None:
             raise ValueError("a bias on a gated projection is not supported on CUDA")
         normed = self._norm(x, norm)
-        out = self._value("inner", gate.weight.shape[0], torch.bfloat16)
+        out = self._value("inner", gate.weight.shape[0], self._weights.dtype)
         self._linear(normed, self._matrix([gate.weight, up.weight]), out, Epilogue.GATED)
         return out
 
@@ -201,8 +209,8 @@ class CudaOps:
         shared = self._table is not None and self._table[0] == linear.weight.name
         w = self._table[1] if shared and self._table is not None else self._matrix([linear.weight])
         gain = self._weights.vector(norm.weight)
-        self._vocab = w.shape[0]
-        self._value("last", x.width, torch.bfloat16)
+        self._vocab = linear.weight.shape[0]
+        self._value("last", x.width, self._weights.dtype)
         self._value("logits", self._vocab, torch.float32)
         mode = self._mode
         vocab = self._vocab
@@ -212,7 +220,10 @@ class CudaOps:
                 last = p.buffers.view("last", p.shape.logits, x.width)
                 h = p.buffers.view("h", p.shape.rows, x.width)
                 rms_norm(h, p.tables.logit, gain, last, norm.eps, mode)
-                _product(last, w, p.buffers.view("logits", p.shape.logits, vocab), Epilogue.STORE, mode)
+                logits = p.buffers.view("logits", p.shape.logits, vocab)
+                height = SKINNY_ROWS if isinstance(w, Packed) else p.shape.logits
+                for at in range(0, p.shape.logits, height):
+                    _product(p, last[at : at + height], w, logits[at : at + height], Epilogue.STORE, mode)
 
         self._steps.append(step)
 
@@ -236,7 +247,7 @@ class CudaOps:
 
     def _norm(self, x: Value, norm: Norm) -> Value:
         gain = self._weights.vector(norm.weight)
-        out = self._value("normed", x.width, torch.bfloat16)
+        out = self._value("normed", x.width, self._weights.dtype)
         identity = self._identity
         mode = self._mode
 
@@ -254,12 +265,15 @@ class CudaOps:
         self._steps.append(step)
         return out
 
-    def _linear(self, x: Value, w: torch.Tensor, out: Value, epilogue: Epilogue) -> None:
+    def _linear(self, x: Value, w: torch.Tensor | Packed, out: Value, epilogue: Epilogue) -> None:
         mode = self._mode
+        if isinstance(w, Packed):
+            self._buffers.declare(UNPACKED, w.n * w.k, self._weights.dtype)
 
         def step(p: Pass) -> None:
             n = p.shape.rows
-            _product(p.buffers.view(x.buffer, n, x.width), w, p.buffers.view(out.buffer, n, out.width), epilogue, mode)
+            source, target = p.buffers.view(x.buffer, n, x.width), p.buffers.view(out.buffer, n, out.width)
+            _product(p, source, w, target, epilogue, mode)
 
         self._steps.append(step)
 
@@ -275,20 +289,40 @@ class CudaOps:
             )
         return self._angles[rotary]
 
-    def _matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor:
+    def _matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor | Packed:
+        matrix = self._weights.matrix(parts)
+        self._count(parts, matrix.nbytes)
+        return matrix
+
+    def _count(self, parts: Sequence[RawTensor], nbytes: int) -> None:
         for part in parts:
             self._forms[part.form] = self._forms.get(part.form, 0) + 1
-        matrix = self._weights.matrix(parts)
-        self._bytes += matrix.nbytes
-        return matrix
+        self._bytes += nbytes
 
     def _value(self, name: str, width: int, dtype: torch.dtype) -> Value:
         self._buffers.declare(name, width, dtype)
         return Value(name, width)
 
 
-def _product(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, mode: LaunchMode) -> None:
-    linear(x, w, out, epilogue, mode=mode)
+def _height(buffer: str, shape: PassShape) -> int:
+    """Rows of a buffer that a pass needs."""
+    if buffer == UNPACKED:
+        return int(shape.rows > SKINNY_ROWS)
+    return shape.logits if buffer in ("last", "logits") else shape.rows
+
+
+def _product(
+    p: Pass, x: torch.Tensor, w: torch.Tensor | Packed, out: torch.Tensor, epilogue: Epilogue, mode: LaunchMode
+) -> None:
+    """One product; packed weights are unpacked for passes too large for the skinny kernel, to the same bits."""
+    if not isinstance(w, Packed):
+        linear(x, w, out, epilogue, mode=mode)
+    elif x.shape[0] <= SKINNY_ROWS:
+        skinny(x, w, out, epilogue, dependent=mode.dependent)
+    else:
+        dense = p.buffers.view(UNPACKED, 1, w.n * w.k).view(w.n, w.k)
+        unpack_rows(w, dense, dependent=mode.dependent)
+        linear(x, dense, out, epilogue, segments=w.segments, mode=mode)
 
 
 class CudaProgram:
@@ -346,7 +380,14 @@ class CudaProgram:
         return out.numpy()
 
     def forms(self) -> list[FormUse]:
-        return [FormUse(file=form, runs_as="bf16", tensors=count) for form, count in sorted(self._forms.items())]
+        return [
+            FormUse(file=form, runs_as=self._runs_as(form), tensors=count)
+            for form, count in sorted(self._forms.items())
+        ]
+
+    def _runs_as(self, form: str) -> str:
+        dense = str(self._buffers.dtype("normed")).removeprefix("torch.")
+        return "4-bit, groups of 32" if form in ("q4_0", "q4_1") and UNPACKED in self._buffers.names else dense
 
     def weight_bytes(self) -> int:
         return self._weight_bytes
@@ -386,8 +427,7 @@ class CudaProgram:
     def _reserve(self, shape: PassShape) -> None:
         moved = False
         for name in self._buffers.names:
-            rows = shape.logits if name in ("last", "logits") else shape.rows
-            moved |= self._buffers.reserve(name, rows)
+            moved |= self._buffers.reserve(name, _height(name, shape))
         if shape.single * shape.splits > self._scratch.entries * self._scratch.splits:
             self._scratch = AttentionScratch(shape.single, shape.splits, self._shape, self._device)
             moved = True

@@ -48,12 +48,24 @@ def default_tile(rows: int, n: int, k: int) -> Tile:
     return Tile(128, 128, 64, 8, 3, prefetch=0)
 
 
+def segmented_tile(rows: int, *, gated: bool) -> Tile:
+    """A tile for products in segments: a second accumulator leaves room for less, and segments end at multiples of 64."""
+    if rows <= 64:
+        return Tile(64, 32 if gated else 64, 64, 4, 4)
+    if rows <= MAX_SKINNY_ROWS or gated:
+        return Tile(128, 64, 64, 8, 3)
+    return Tile(128, 128, 64, 8, 3, prefetch=0)
+
+
+CLASSES = (2, 16, 32, 64, 128, 256)
+"""Row counts are measured in classes, each up to its number; 256 stands for any larger pass."""
+
 TABLES: dict[str, dict[tuple[int, int, str, int], Tile]] = {}
-"""Per device name: (n, k, epilogue, bm) to the measured tile; `bm` is 16, 32, 64, 128, or 256 for prompt chunks."""
+"""Per device name: (n, k, epilogue, class) to the measured tile."""
 
 
 def tile_for(device_name: str, rows: int, n: int, k: int, epilogue: str) -> Tile:
     """The measured tile for this product on this card, or the default."""
-    bm = next((b for b in (16, 32, 64, 128) if rows <= b), 256)
-    measured = TABLES.get(device_name, {}).get((n, k, epilogue, bm))
+    row_class = next((c for c in CLASSES if rows <= c), CLASSES[-1])
+    measured = TABLES.get(device_name, {}).get((n, k, epilogue, row_class))
     return measured if measured is not None else default_tile(rows, n, k)

@@ -1,4 +1,4 @@
-"""Weights on the device: file forms unpacked to bf16, and what a program asks of whoever provides them."""
+"""Weights on the device: file forms unpacked or repacked, and what a program asks of whoever provides them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import numpy as np
 import torch
 
 from kernels.forms import BLOCKS, Form, RawTensor
+from kernels.gpu.skinny import Packed, pack4
 
 
 class WeightSource(Protocol):
-    """Puts a file's tensors on the device."""
+    """Puts a file's tensors on the device. `dtype` is the type of dense weights and of what is multiplied with them."""
 
-    def matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor:
-        """The matrices one below the other, (sum of outputs, inputs) bf16 contiguous."""
+    dtype: torch.dtype
+
+    def matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor | Packed:
+        """The matrices one below the other, (sum of outputs, inputs): dense and contiguous, or packed."""
+        ...
+
+    def table(self, tensor: RawTensor) -> torch.Tensor:
+        """A matrix whose rows are looked up: dense and contiguous."""
         ...
 
     def vector(self, tensor: RawTensor) -> torch.Tensor:
@@ -24,26 +31,44 @@ class WeightSource(Protocol):
 
 
 class FileWeights:
-    """Uploads a tensor's blocks and unpacks them there."""
+    """Uploads a file's blocks and unpacks them on the device, or repacks 4-bit ones where `pack` and the matrix allows
+    it (implements WeightSource). A file whose matrices are bf16 is computed in bf16, any other in float16."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype, *, pack: bool) -> None:
+        self.dtype = dtype
         self._device = device
+        self._pack = pack
 
-    def matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor:
-        outputs = sum(p.shape[0] for p in parts)
-        whole = torch.empty((outputs, parts[0].shape[1]), dtype=torch.bfloat16, device=self._device)
-        row = 0
-        for part in parts:
-            whole[row : row + part.shape[0]] = self._values(part)
-            row += part.shape[0]
-        return whole
+    def matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor | Packed:
+        if self._pack and all(_packs(p) for p in parts):
+            split = [_quants(self._upload(p), p) for p in parts]
+            return pack4(*(torch.cat(column) for column in zip(*split, strict=True)))
+        return torch.cat([self.table(p) for p in parts])
+
+    def table(self, tensor: RawTensor) -> torch.Tensor:
+        return unpack(self._upload(tensor), tensor.form).reshape(tensor.shape).to(self.dtype)
 
     def vector(self, tensor: RawTensor) -> torch.Tensor:
-        return self._values(tensor).reshape(tensor.shape).float()
+        return unpack(self._upload(tensor), tensor.form).reshape(tensor.shape).float()
 
-    def _values(self, tensor: RawTensor) -> torch.Tensor:
-        with_copy = np.array(tensor.data, dtype=np.uint8, copy=True)
-        return unpack(torch.from_numpy(with_copy).to(self._device), tensor.form).reshape(tensor.shape)
+    def _upload(self, tensor: RawTensor) -> torch.Tensor:
+        return torch.from_numpy(np.array(tensor.data, dtype=np.uint8, copy=True)).to(self._device)
+
+
+def _packs(tensor: RawTensor) -> bool:
+    return tensor.form in (Form.Q4_0, Form.Q4_1) and tensor.shape[0] % 16 == 0 and tensor.shape[1] % 64 == 0
+
+
+def _quants(data: torch.Tensor, tensor: RawTensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Quants (n, k) uint8, and scale and minimum (n, k / 32) float16, of a 4-bit tensor's blocks."""
+    n, k = tensor.shape
+    blocks = data.reshape(-1, BLOCKS[tensor.form].bytes)
+    scale = blocks[:, :2].contiguous().view(torch.float16)
+    head = 2 if tensor.form is Form.Q4_0 else 4
+    minimum = scale * -8.0 if tensor.form is Form.Q4_0 else blocks[:, 2:4].contiguous().view(torch.float16)
+    packed = blocks[:, head:]
+    quants = torch.cat((packed & 15, packed >> 4), dim=1)
+    return quants.reshape(n, k), scale.reshape(n, k // 32), minimum.reshape(n, k // 32)
 
 
 def unpack(data: torch.Tensor, form: Form) -> torch.Tensor:

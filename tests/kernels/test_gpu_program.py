@@ -16,7 +16,7 @@ from kernels.gpu.weights import FileWeights
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 CONFIG = llama.LlamaConfig(
-    layers=2, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, vocab=96, context=64, rms_eps=1e-5,
+    layers=1, hidden=64, ffn=64, heads=4, kv_heads=2, head_dim=16, vocab=96, context=64, rms_eps=1e-5,
     rope_base=1e4, rope_dims=16,
 )  # fmt: skip
 
@@ -62,7 +62,7 @@ class Slots:
 
 @pytest.fixture(scope="module")
 def program() -> CudaProgram:
-    ops = CudaOps(FileWeights(DEVICE), DEVICE, CONFIG.context)
+    ops = CudaOps(FileWeights(DEVICE, torch.bfloat16, pack=False), DEVICE, CONFIG.context)
     llama.record(ops, CONFIG, tensors(CONFIG))
     return ops.finish(max_rows=64)
 

@@ -50,9 +50,22 @@ def test_linear(rows: int, epilogue: Epilogue, swap: bool) -> None:
     close(out, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_linear_in_segments(dtype: torch.dtype) -> None:
+    x, w = randn(3, 576, seed=1, dtype=dtype), randn(32, 576, seed=2, dtype=dtype)
+    out = poisoned(3, 16, dtype=dtype)
+    linear(x, w, out, Epilogue.GATED, tile=Tile(16, 16, 64, 4, 2), segments=4)
+    close(out, twins.linear(x, w, out, Epilogue.GATED))
+
+
 def test_linear_refuses_a_depth_that_the_tile_does_not_divide() -> None:
-    with pytest.raises(ValueError, match="k = 96 is not a multiple"):
-        linear(randn(1, 96, seed=1), randn(16, 96, seed=2), poisoned(1, 16, dtype=torch.float32))
+    with pytest.raises(ValueError, match="k = 192 in 1 segments is not a multiple"):
+        linear(
+            randn(1, 192, seed=1),
+            randn(16, 192, seed=2),
+            poisoned(1, 16, dtype=torch.float32),
+            tile=Tile(16, 16, 128, 4, 2),
+        )
 
 
 def test_norm_takes_the_rows_named() -> None:

@@ -1,0 +1,147 @@
+"""Products of a few rows with packed weights, in CUDA C++: 4-bit groups of 32 with scale and minimum, or 16 bits.
+
+The arithmetic is that of the unpacked weights: value = quant * scale + minimum rounded to float16, then the products
+along K in `segments` runs, each in order, added in order. `linear` with as many segments gives the same bits from
+`unpack`, and serves passes of more rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kernels.gpu import nvrtc
+from kernels.gpu.linear import Epilogue
+
+MAX_ROWS = 32
+_SOURCE = Path(__file__).with_name("skinny.cu")
+_EPILOGUES = {Epilogue.STORE: 0, Epilogue.ADD: 1, Epilogue.GATED: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Weights (n, k) in the order of the matrix instruction's registers. `words`: int32 (n / 16, k / 64, 4 * loads, 32),
+    where `scales`, for 4-bit weights, is float16 (n / 16, k / 64, 8, 2, 2, 2): row, group, row half, scale or minimum."""
+
+    words: torch.Tensor
+    scales: torch.Tensor | None
+    n: int
+    k: int
+
+    @property
+    def segments(self) -> int:
+        """Runs that K is split into. Fixed by the shape: with few outputs, more of K must be read at once."""
+        return 8 if self.n <= 8192 and self.k >= 2048 else 4
+
+    @property
+    def nbytes(self) -> int:
+        return self.words.nbytes + (self.scales.nbytes if self.scales is not None else 0)
+
+
+def pack4(quants: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> Packed:
+    """Pack 4-bit weights. quants: (n, k) uint8 of 0 to 15. scale, minimum: (n, k / 32) float16.
+
+    A step is 16 rows by 64; lane 4 r + q of a warp holds rows r and r + 8. Word j of its four is columns 16 j to
+    16 j + 15: nibbles (i, i + 4) are the pair at column 2 q (+ 8 where i > 1) of row r (+ 8 where i is odd).
+    """
+    n, k = quants.shape
+    _check_shape(n, k)
+    # (tile, row half, r, step, word, column half, q, pair)
+    x = quants.view(n // 16, 2, 8, k // 64, 4, 2, 4, 2).to(torch.int64)
+    x = x.permute(0, 3, 2, 6, 4, 7, 5, 1)  # tile, step, r, q, word, pair, column half, row half
+    shift = torch.tensor([[[0, 4], [8, 12]], [[16, 20], [24, 28]]], device=quants.device)
+    words = (x << shift).sum(dim=(-1, -2, -3))
+    words = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32).contiguous()
+
+    def grouped(v: torch.Tensor) -> torch.Tensor:
+        return v.half().view(n // 16, 2, 8, k // 64, 2).permute(0, 3, 2, 4, 1)
+
+    scales = torch.stack((grouped(scale), grouped(minimum)), dim=-1).contiguous()
+    return Packed(words, scales, n, k)
+
+
+def pack16(weights: torch.Tensor) -> Packed:
+    """Pack (n, k) bf16 or float16 weights: a lane's 16 bytes are its four registers of one 16 by 16 block."""
+    n, k = weights.shape
+    _check_shape(n, k)
+    x = weights.view(torch.int16).view(n // 16, 2, 8, k // 16, 2, 4, 2)
+    words = x.permute(0, 3, 2, 5, 4, 1, 6).contiguous().view(torch.int32)
+    return Packed(words, None, n, k)
+
+
+def unpack(packed: Packed) -> torch.Tensor:
+    """The twin of the device's unpacking: (n, k) float16 from 4-bit weights, in plain torch."""
+    if packed.scales is None:
+        raise ValueError("16-bit weights are packed as they are; keep the unpacked ones")
+    n, k = packed.n, packed.k
+    shift = torch.tensor([[[0, 4], [8, 12]], [[16, 20], [24, 28]]], device=packed.words.device)
+    x = (packed.words[..., None, None, None].to(torch.int64) >> shift) & 15
+    # tile, step, r, q, word, pair, column half, row half
+    quants = x.view(n // 16, k // 64, 8, 4, 4, 2, 2, 2).permute(0, 7, 2, 1, 4, 6, 3, 5).reshape(n, k)
+    scales = packed.scales.view(n // 16, k // 64, 8, 2, 2, 2).permute(0, 4, 2, 1, 3, 5).reshape(n, k // 32, 2)
+    wide = scales.double().repeat_interleave(32, dim=1)
+    return (quants * wide[..., 0] + wide[..., 1]).half()
+
+
+def skinny(
+    x: torch.Tensor, w: Packed, out: torch.Tensor, epilogue: Epilogue, depth: int = 4, dependent: bool = False
+) -> None:
+    """out = epilogue(x @ w.T) for up to MAX_ROWS rows.
+
+    x: (rows, k) float16, or bf16 for 16-bit weights of that type, contiguous along k. out: (rows, n), float32, or x's
+    type for GATED, whose weights hold n gate rows and then n up rows. `depth` steps of weights are in flight a warp.
+    """
+    rows, k = x.shape
+    n = out.shape[1]
+    gated = epilogue is Epilogue.GATED
+    if not 1 <= rows <= MAX_ROWS:
+        raise ValueError(f"{rows} rows; 1 to {MAX_ROWS} are possible")
+    if w.k != k or w.n != (2 * n if gated else n) or x.stride(1) != 1 or out.stride(1) != 1 or n % 16:
+        raise ValueError(f"x {tuple(x.shape)}, w ({w.n}, {w.k}) and out {tuple(out.shape)} do not fit")
+    if out.dtype is not (x.dtype if gated else torch.float32):
+        raise ValueError(f"out is {out.dtype} for {epilogue} of {x.dtype}")
+    eights = 1 if rows <= 8 else 2 if rows <= 16 else 4
+    depth = depth if eights < 4 else min(depth, 2)
+    parts = 2 if gated else 1
+    ring = w.segments * depth * eights * 8 * 144
+    sums = parts * w.segments * eights * 8 * 17 * 4
+    kernel = nvrtc.load(
+        _SOURCE,
+        "skinny",
+        (
+            ("FORM_Q4", int(w.scales is not None)),
+            ("TYPE_BF16", int(x.dtype is torch.bfloat16)),
+            ("NT", eights),
+            ("EPILOGUE", _EPILOGUES[epilogue]),
+            ("SEGMENTS", w.segments),
+            ("DEPTH", depth),
+            ("DEPENDENT", int(dependent)),
+        ),
+        torch.cuda.get_device_capability(x.device),
+    )
+    scales = w.scales if w.scales is not None else w.words
+    arguments = (w.words, scales, x, out, rows, n, k, x.stride(0), out.stride(0))
+    kernel.launch(n // 16, w.segments * 32, arguments, shared=max(ring, sums))
+
+
+def unpack_rows(w: Packed, out: torch.Tensor, dependent: bool = False) -> None:
+    """Unpack 4-bit weights to out, (n, k) float16 contiguous, on the device."""
+    if w.scales is None or out.shape != (w.n, w.k) or out.dtype is not torch.float16 or not out.is_contiguous():
+        raise ValueError(f"out {tuple(out.shape)} {out.dtype} cannot take 4-bit weights ({w.n}, {w.k})")
+    defines = (
+        ("FORM_Q4", 1),
+        ("TYPE_BF16", 0),
+        ("NT", 1),
+        ("EPILOGUE", 0),
+        ("DEPTH", 1),
+        ("DEPENDENT", int(dependent)),
+    )
+    kernel = nvrtc.load(_SOURCE, "unpack_rows", defines, torch.cuda.get_device_capability(out.device))
+    kernel.launch(2048, 256, (w.words, w.scales, out, w.n // 16, w.k))
+
+
+def _check_shape(n: int, k: int) -> None:
+    if n % 16 or k % 64:
+        raise ValueError(f"weights of ({n}, {k}); n must be a multiple of 16 and k of 64")
