@@ -17,14 +17,16 @@ on load there."""
 @dataclass(frozen=True, slots=True)
 class LaunchMode:
     """How kernels are launched. `dependent`: programmatic dependent launch, where a kernel starts while the one before
-    it still runs, brings its weights into L2, and only then waits for the other's results (compute capability 9.0)."""
+    it still runs and then waits for the other's results (compute capability 9.0)."""
 
     dependent: bool
 
 
 def default_mode(device: torch.device) -> LaunchMode:
-    """Kernels one after the other: in captured graphs that was faster on every shape measured than dependent launch."""
-    return LaunchMode(dependent=False)
+    """Dependent launch where the device has it."""
+    if INTERPRETED or device.type != "cuda":
+        return LaunchMode(dependent=False)
+    return LaunchMode(dependent=torch.cuda.get_device_capability(device)[0] >= 9)
 
 
 @triton.jit
@@ -37,23 +39,6 @@ def join_chain(DEPENDENT: tl.constexpr):
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
-
-
-@triton.jit
-def prefetch_l2(ptr, start, limit, BYTES: tl.constexpr, THREADS: tl.constexpr):
-    """Ask for `BYTES` of a 2-byte tensor from element `start` on to be brought into L2, one bulk request a thread.
-    The range is moved back where it would pass `limit` elements."""
-    chunk: tl.constexpr = BYTES // THREADS
-    first = tl.minimum(start, limit - BYTES // 2)
-    pointers = ptr + first + tl.arange(0, THREADS) * (chunk // 2)
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r",
-        [pointers, tl.full([THREADS], chunk, tl.int32)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 def require_cuda_or_interpreter(*tensors: torch.Tensor) -> None:

@@ -18,7 +18,6 @@ from kernels.gpu.launch import (
     LaunchMode,
     default_mode,
     join_chain,
-    prefetch_l2,
     require_cuda_or_interpreter,
 )
 from kernels.gpu.tiles import Tile, segmented_tile, tile_for
@@ -49,8 +48,6 @@ def _linear_kernel(
     BK: tl.constexpr,
     SWAP: tl.constexpr,
     SEGMENTS: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    THREADS: tl.constexpr,
     GROUP: tl.constexpr,
     DEPENDENT: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -65,18 +62,9 @@ def _linear_kernel(
     pid_m = first + (pid % band) % height
     pid_n = (pid % band) // height
 
-    # 2. Weights do not depend on the kernel before: ask for them, then wait.
-    if DEPENDENT and PREFETCH > 0:
-        slab = pid_n.to(tl.int64) * BN * k
-        total = n.to(tl.int64) * k
-        if EPILOGUE == "gated":
-            prefetch_l2(w_ptr, slab, 2 * total, PREFETCH, THREADS)
-            prefetch_l2(w_ptr, slab + total, 2 * total, PREFETCH, THREADS)
-        else:
-            prefetch_l2(w_ptr, slab, total, PREFETCH, THREADS)
     join_chain(DEPENDENT)
 
-    # 3. One pass along K.
+    # 2. One pass along K, or one a segment.
     offs_m = pid_m * BM + tl.arange(0, BM)
     offs_n = pid_n * BN + tl.arange(0, BN)
     offs_k = tl.arange(0, BK)
@@ -118,7 +106,7 @@ def _linear_kernel(
         total = acc if segment == 0 else total + acc
         total_up = up if segment == 0 else total_up + up
 
-    # 4. Epilogue, in float32.
+    # 3. Epilogue, in float32.
     acc = tl.trans(total) if SWAP else total
     up = tl.trans(total_up) if SWAP else total_up
     if EPILOGUE == "gated":
@@ -180,8 +168,6 @@ def linear(
         BK=t.bk,
         SWAP=t.swap,
         SEGMENTS=segments,
-        PREFETCH=min(t.prefetch, t.bn * k * 2) // (t.warps * 512) * (t.warps * 512),
-        THREADS=t.warps * 32,
         GROUP=8,
         DEPENDENT=mode.dependent,
         UPCAST=INTERPRETED,

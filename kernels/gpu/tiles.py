@@ -15,7 +15,7 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 @dataclass(frozen=True, slots=True)
 class Tile:
     """One launch shape: `bm` rows by `bn` outputs, `bk` deep. `swap` makes the weights the first operand of the matrix
-    instruction. `prefetch` bytes of a program's weights are asked for before it waits for its input."""
+    instruction."""
 
     bm: int
     bn: int
@@ -23,7 +23,6 @@ class Tile:
     warps: int
     stages: int
     swap: bool = False
-    prefetch: int = 32768
 
 
 def bucket(rows: int) -> int:
@@ -45,7 +44,7 @@ def default_tile(rows: int, n: int, k: int) -> Tile:
         return Tile(64, 32 if n <= 8192 else 64, bk, 4, 3)
     if rows <= MAX_SKINNY_ROWS:
         return Tile(128, 64, 64, 8, 3)
-    return Tile(128, 128, 64, 8, 3, prefetch=0)
+    return Tile(128, 128, 64, 8, 3)
 
 
 def segmented_tile(rows: int, *, gated: bool) -> Tile:
@@ -54,7 +53,7 @@ def segmented_tile(rows: int, *, gated: bool) -> Tile:
         return Tile(64, 32 if gated else 64, 64, 4, 4)
     if rows <= MAX_SKINNY_ROWS or gated:
         return Tile(128, 64, 64, 8, 3)
-    return Tile(128, 128, 64, 8, 3, prefetch=0)
+    return Tile(128, 128, 64, 8, 3)
 
 
 CLASSES = (2, 16, 32, 64, 128, 256)

@@ -232,9 +232,9 @@ CANDIDATES: dict[int, list[Tile]] = {
         Tile(128, 64, 128, 4, 4, swap=True), Tile(128, 64, 128, 8, 4),
     ],
     256: [
-        Tile(128, 128, 64, 8, 3, prefetch=0), Tile(128, 256, 64, 8, 3, prefetch=0), Tile(128, 128, 64, 4, 4, prefetch=0),
-        Tile(256, 128, 64, 8, 3, prefetch=0), Tile(128, 128, 128, 8, 3, prefetch=0),
-        Tile(128, 64, 64, 4, 4, prefetch=0),
+        Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4),
+        Tile(256, 128, 64, 8, 3), Tile(128, 128, 128, 8, 3),
+        Tile(128, 64, 64, 4, 4),
     ],
 }  # fmt: skip
 
@@ -498,12 +498,12 @@ def decode_graph(program: CudaProgram, slots: Slots, n: int, context: int, vocab
 def step(shape: str, form: str = "bf16", context: int = 1024) -> None:
     config = SHAPES[shape]
     rate = read_rate()
-    for label, mode in (("", LaunchMode(False)), (" dependent", LaunchMode(True))):
+    for label, mode in ((" dependent", LaunchMode(True)), (" plain", LaunchMode(False))):
         program = build(config, 16, mode, form)
         slots = Slots(config, 16, context + 8)
         read = program.weight_bytes() - config.vocab * config.hidden * 2
         base = 0.0
-        for n in (1,) if label else (1, 2, 4, 8, 16):
+        for n in (1, 16) if label == " plain" else (1, 2, 4, 8, 16):
             ms = replay_ms(decode_graph(program, slots, n, context, config.vocab), 30)
             base = base or n / ms
             row(
@@ -586,24 +586,6 @@ def packed(shapes: list[str], cases: int) -> None:
                             + ", ".join(f"d{d}{'p' if p else ''} {size / t / 1e9:.2f}" for t, d, p in best)
                         )
                 row(f"packed {shape} {name} {n}x{k} {form} TB/s: " + ", ".join(cells))
-
-
-def prefetch_sweep(shape: str, context: int = 1024) -> None:
-    """The decode step with every tile's prefetch set to one budget."""
-    config = SHAPES[shape]
-    table = tiles.TABLES.setdefault(torch.cuda.get_device_name(), {})
-    saved = dict(table)
-    program = build(config, 16)
-    slots = Slots(config, 16, context + 8)
-    times = []
-    for budget in (0, 8192, 16384, 32768, 65536, 131072):
-        for key, tile in saved.items():
-            table[key] = replace(tile, prefetch=budget)
-        times.append((replay_ms(decode_graph(program, slots, 1, context, config.vocab), 20), budget))
-    row(f"prefetch {shape}: " + ", ".join(f"{b >> 10}K {ms:.3f} ms" for ms, b in times))
-    best = min(times)[1]
-    for key, tile in saved.items():
-        table[key] = replace(tile, prefetch=best if key[3] <= 128 else 0)
 
 
 def trace(shape: str) -> None:
@@ -714,7 +696,6 @@ def main() -> None:
         "packed": lambda: packed(shapes, args.cases // 4),
         "step4": lambda: [step(s, "q4") for s in shapes],  # type: ignore[func-returns-value]
         "step": lambda: [step(s) for s in shapes],  # type: ignore[func-returns-value]
-        "prefetch": lambda: [prefetch_sweep(s) for s in shapes],  # type: ignore[func-returns-value]
         "products": lambda: [products(s) for s in shapes],  # type: ignore[func-returns-value]
         "prompt": lambda: [prompt(s) for s in shapes],  # type: ignore[func-returns-value]
         "trace": lambda: [trace(s) for s in shapes],  # type: ignore[func-returns-value]
