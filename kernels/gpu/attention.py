@@ -94,7 +94,7 @@ def _rows_kernel(
     DEPENDENT: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    join_chain(DEPENDENT)
+    join_chain(DEPENDENT, DEPENDENT)
     entry = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -153,7 +153,7 @@ def _merge_kernel(
     DIM: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    join_chain(DEPENDENT)
+    join_chain(DEPENDENT, DEPENDENT)
     entry = tl.program_id(0)
     head = tl.program_id(1)
     row = tl.load(row_ptr + entry)
@@ -200,7 +200,7 @@ def _tiles_kernel(
     DEPENDENT: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    join_chain(DEPENDENT)
+    join_chain(DEPENDENT, DEPENDENT)
     tile = tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // (HEADS // KV_HEADS)
@@ -304,12 +304,12 @@ def attend_rows(
         KV_HEADS=shape.kv_heads,
         DIM=shape.dim,
         BM=max(16, triton.next_power_of_2(shape.group)),
-        DEPENDENT=mode.dependent,
+        DEPENDENT=mode.small,
         UPCAST=INTERPRETED,
         num_warps=4,
         num_stages=3,
         enable_fp_fusion=False,
-        launch_pdl=mode.dependent,
+        launch_pdl=mode.small,
     )
     _merge_kernel[(n, shape.heads)](
         scratch.top,
@@ -321,10 +321,10 @@ def attend_rows(
         splits,
         HEADS=shape.heads,
         DIM=shape.dim,
-        DEPENDENT=mode.dependent,
+        DEPENDENT=mode.small,
         num_warps=1,
         enable_fp_fusion=False,
-        launch_pdl=mode.dependent,
+        launch_pdl=mode.small,
     )
 
 
@@ -364,10 +364,10 @@ def attend_tiles(
         KV_HEADS=shape.kv_heads,
         DIM=shape.dim,
         BM=TILE_ROWS,
-        DEPENDENT=mode.dependent,
+        DEPENDENT=mode.small,
         UPCAST=INTERPRETED,
         num_warps=4,
         num_stages=2,
         enable_fp_fusion=False,
-        launch_pdl=mode.dependent,
+        launch_pdl=mode.small,
     )

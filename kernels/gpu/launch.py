@@ -16,28 +16,34 @@ on load there."""
 
 @dataclass(frozen=True, slots=True)
 class LaunchMode:
-    """How kernels are launched. `dependent`: programmatic dependent launch, where a kernel starts while the one before
-    it still runs and then waits for the other's results (compute capability 9.0)."""
+    """Which kernels are launched as programmatic dependents (compute capability 9.0): they start while the one before
+    still runs, and wait for its results once they have nothing else to do.
 
-    dependent: bool
+    `small`: everything but the products, hiding most of their launch. `products`: the products too. A product that waits
+    holds shared memory that the running one's last programs need, so this pays only where weights are already on their
+    way into registers, as in the packed products.
+    """
+
+    small: bool
+    products: bool
 
 
 def default_mode(device: torch.device) -> LaunchMode:
-    """Dependent launch where the device has it."""
-    if INTERPRETED or device.type != "cuda":
-        return LaunchMode(dependent=False)
-    return LaunchMode(dependent=torch.cuda.get_device_capability(device)[0] >= 9)
+    """What was fastest where measured: small kernels start early, products one after the other."""
+    early = not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return LaunchMode(small=early, products=False)
 
 
 @triton.jit
-def join_chain(DEPENDENT: tl.constexpr):
+def join_chain(RELEASE: tl.constexpr, DEPENDENT: tl.constexpr):
     """Let the next kernel start, then wait for the one before.
 
     Every program of every kernel calls this once, on every path and before it touches memory that a kernel writes: the
-    wait is transitive only if nobody skips it.
+    wait is transitive only if nobody skips it. A kernel that is not DEPENDENT starts after the one before has ended.
     """
-    if DEPENDENT:
+    if RELEASE:
         gdc_launch_dependents()
+    if DEPENDENT:
         gdc_wait()
 
 

@@ -49,6 +49,7 @@ def _linear_kernel(
     SWAP: tl.constexpr,
     SEGMENTS: tl.constexpr,
     GROUP: tl.constexpr,
+    RELEASE: tl.constexpr,
     DEPENDENT: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
@@ -62,7 +63,7 @@ def _linear_kernel(
     pid_m = first + (pid % band) % height
     pid_n = (pid % band) // height
 
-    join_chain(DEPENDENT)
+    join_chain(RELEASE, DEPENDENT)
 
     # 2. One pass along K, or one a segment.
     offs_m = pid_m * BM + tl.arange(0, BM)
@@ -169,12 +170,13 @@ def linear(
         SWAP=t.swap,
         SEGMENTS=segments,
         GROUP=8,
-        DEPENDENT=mode.dependent,
+        RELEASE=mode.small,
+        DEPENDENT=mode.products,
         UPCAST=INTERPRETED,
         num_warps=t.warps,
         num_stages=t.stages,
         enable_fp_fusion=False,
-        launch_pdl=mode.dependent,
+        launch_pdl=mode.products,
     )
 
 

@@ -318,10 +318,10 @@ def _product(
     if not isinstance(w, Packed):
         linear(x, w, out, epilogue, mode=mode)
     elif x.shape[0] <= SKINNY_ROWS:
-        skinny(x, w, out, epilogue, dependent=mode.dependent)
+        skinny(x, w, out, epilogue, mode=mode)
     else:
         dense = p.buffers.view(UNPACKED, 1, w.n * w.k).view(w.n, w.k)
-        unpack_rows(w, dense, dependent=mode.dependent)
+        unpack_rows(w, dense, mode=mode)
         linear(x, dense, out, epilogue, segments=w.segments, mode=mode)
 
 

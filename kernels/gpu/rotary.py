@@ -66,7 +66,7 @@ def _rotary_kv_kernel(
     HAS_NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    join_chain(DEPENDENT)
+    join_chain(DEPENDENT, DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     dim: tl.constexpr = 2 * HALF
@@ -164,8 +164,8 @@ def rotary_kv(
         INTERLEAVED=interleaved,
         HAS_BIAS=bias is not None,
         HAS_NORM=head_gains is not None,
-        DEPENDENT=mode.dependent,
+        DEPENDENT=mode.small,
         num_warps=1,
         enable_fp_fusion=False,
-        launch_pdl=mode.dependent,
+        launch_pdl=mode.small,
     )

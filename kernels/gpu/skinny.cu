@@ -8,7 +8,8 @@
 // weights a whole step (four instructions' worth), for 16-bit weights one instruction's.
 
 // Set on the compiler's command line: FORM_Q4 (else 16-bit weights), TYPE_BF16 (else float16), NT (eights of rows of x),
-// EPILOGUE, SEGMENTS (warps), DEPTH (steps in flight), DEPENDENT (programmatic dependent launch). No header is needed.
+// EPILOGUE, SEGMENTS (warps), DEPTH (steps in flight), RELEASE and DEPENDENT
+// (programmatic dependent launch: let the next kernel start, wait for the one before). No header is needed.
 #define EPILOGUE_STORE 0
 #define EPILOGUE_ADD 1
 #define EPILOGUE_GATED 2
@@ -153,8 +154,10 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
                 scale[p][d] = stream(sp[p] + d * 8);
 #endif
             }
-#if DEPENDENT
+#if RELEASE
     asm volatile("griddepcontrol.launch_dependents;");
+#endif
+#if DEPENDENT
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 
@@ -272,8 +275,10 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
 // Unpacked weights for large products: w[tile * 16 + r][k] in float16, one warp a step.
 extern "C" __global__ void unpack_rows(const uint4* __restrict__ w, const uint4* __restrict__ scales, u32* __restrict__ out,
                                        int tiles, int k) {
-#if DEPENDENT
+#if RELEASE
     asm volatile("griddepcontrol.launch_dependents;");
+#endif
+#if DEPENDENT
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     const int lane = threadIdx.x & 31;

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from kernels.gpu import nvrtc
+from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue
 
 MAX_ROWS = 32
@@ -86,7 +87,12 @@ def unpack(packed: Packed) -> torch.Tensor:
 
 
 def skinny(
-    x: torch.Tensor, w: Packed, out: torch.Tensor, epilogue: Epilogue, depth: int = 4, dependent: bool = False
+    x: torch.Tensor,
+    w: Packed,
+    out: torch.Tensor,
+    epilogue: Epilogue,
+    depth: int | None = None,
+    mode: LaunchMode | None = None,
 ) -> None:
     """out = epilogue(x @ w.T) for up to MAX_ROWS rows.
 
@@ -103,7 +109,8 @@ def skinny(
     if out.dtype is not (x.dtype if gated else torch.float32):
         raise ValueError(f"out is {out.dtype} for {epilogue} of {x.dtype}")
     eights = 1 if rows <= 8 else 2 if rows <= 16 else 4
-    depth = depth if eights < 4 else min(depth, 2)
+    mode = mode if mode is not None else default_mode(x.device)
+    depth = depth if depth is not None else 2 if eights == 4 or gated else 4
     parts = 2 if gated else 1
     ring = w.segments * depth * eights * 8 * 144
     sums = parts * w.segments * eights * 8 * 17 * 4
@@ -117,7 +124,8 @@ def skinny(
             ("EPILOGUE", _EPILOGUES[epilogue]),
             ("SEGMENTS", w.segments),
             ("DEPTH", depth),
-            ("DEPENDENT", int(dependent)),
+            ("RELEASE", int(mode.small)),
+            ("DEPENDENT", int(mode.products)),
         ),
         torch.cuda.get_device_capability(x.device),
     )
@@ -126,19 +134,26 @@ def skinny(
     kernel.launch(n // 16, w.segments * 32, arguments, shared=max(ring, sums))
 
 
-def unpack_rows(w: Packed, out: torch.Tensor, dependent: bool = False) -> None:
+def unpack_rows(w: Packed, out: torch.Tensor, mode: LaunchMode | None = None) -> None:
     """Unpack 4-bit weights to out, (n, k) float16 contiguous, on the device."""
     if w.scales is None or out.shape != (w.n, w.k) or out.dtype is not torch.float16 or not out.is_contiguous():
         raise ValueError(f"out {tuple(out.shape)} {out.dtype} cannot take 4-bit weights ({w.n}, {w.k})")
-    defines = (
-        ("FORM_Q4", 1),
-        ("TYPE_BF16", 0),
-        ("NT", 1),
-        ("EPILOGUE", 0),
-        ("DEPTH", 1),
-        ("DEPENDENT", int(dependent)),
+    mode = mode if mode is not None else default_mode(out.device)
+    kernel = nvrtc.load(
+        _SOURCE,
+        "unpack_rows",
+        (
+            ("FORM_Q4", 1),
+            ("TYPE_BF16", 0),
+            ("NT", 1),
+            ("EPILOGUE", 0),
+            ("SEGMENTS", 4),
+            ("DEPTH", 1),
+            ("RELEASE", int(mode.small)),
+            ("DEPENDENT", int(mode.products)),
+        ),
+        torch.cuda.get_device_capability(out.device),
     )
-    kernel = nvrtc.load(_SOURCE, "unpack_rows", defines, torch.cuda.get_device_capability(out.device))
     kernel.launch(2048, 256, (w.words, w.scales, out, w.n // 16, w.k))
 
 

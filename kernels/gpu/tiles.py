@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels.gpu.tile_data import MEASURED
+
 MAX_SKINNY_ROWS = 128
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -59,7 +61,9 @@ def segmented_tile(rows: int, *, gated: bool) -> Tile:
 CLASSES = (2, 16, 32, 64, 128, 256)
 """Row counts are measured in classes, each up to its number; 256 stands for any larger pass."""
 
-TABLES: dict[str, dict[tuple[int, int, str, int], Tile]] = {}
+TABLES: dict[str, dict[tuple[int, int, str, int], Tile]] = {
+    card: {row[:4]: Tile(*row[4:]) for row in rows} for card, rows in MEASURED.items()
+}
 """Per device name: (n, k, epilogue, class) to the measured tile."""
 
 

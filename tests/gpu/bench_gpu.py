@@ -498,12 +498,12 @@ def decode_graph(program: CudaProgram, slots: Slots, n: int, context: int, vocab
 def step(shape: str, form: str = "bf16", context: int = 1024) -> None:
     config = SHAPES[shape]
     rate = read_rate()
-    for label, mode in ((" dependent", LaunchMode(True)), (" plain", LaunchMode(False))):
+    for label, mode in (("", None), (" all early", LaunchMode(True, True)), (" none early", LaunchMode(False, False))):
         program = build(config, 16, mode, form)
         slots = Slots(config, 16, context + 8)
         read = program.weight_bytes() - config.vocab * config.hidden * 2
         base = 0.0
-        for n in (1, 16) if label == " plain" else (1, 2, 4, 8, 16):
+        for n in (1, 8) if label else (1, 2, 4, 8, 16):
             ms = replay_ms(decode_graph(program, slots, n, context, config.vocab), 30)
             base = base or n / ms
             row(
@@ -575,7 +575,7 @@ def packed(shapes: list[str], cases: int) -> None:
 
                             def work() -> None:
                                 for w in ws:
-                                    skinny(x, w, out, epilogue, depth, dependent)  # noqa: B023
+                                    skinny(x, w, out, epilogue, depth, LaunchMode(dependent, dependent))  # noqa: B023
 
                             best.append((graph_ms(work, 9) / copies, depth, dependent))
                     ms, depth, dependent = min(best)
@@ -591,7 +591,7 @@ def packed(shapes: list[str], cases: int) -> None:
 def trace(shape: str) -> None:
     """Device time by kernel in one decode step, launched without dependence so that times do not overlap."""
     config = SHAPES[shape]
-    program = build(config, 16, LaunchMode(False))
+    program = build(config, 16, LaunchMode(False, False))
     slots = Slots(config, 16, 1040)
     for n in (1, 16):
         graph = decode_graph(program, slots, n, 1024, config.vocab)
