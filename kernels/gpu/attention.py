@@ -94,20 +94,23 @@ def _rows_kernel(
     DEPENDENT: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    join_chain(DEPENDENT, DEPENDENT)
+    # 1. The pass's tables are older than the chain: read them before waiting.
     entry = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     row = tl.load(row_ptr + entry)
     length = tl.load(position_ptr + row) + 1
+    slot = tl.load(slot_ptr + row).to(tl.int64)
+    prefix = tl.load(prefix_ptr + row)
+    path = path_ptr + tl.load(path_start_ptr + row)
+    k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
+    v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
     first = split * _SPLIT
+    join_chain(DEPENDENT, DEPENDENT)
+
+    # 2. One split of the row's keys, for the query heads that share a KV head.
     if first < length:
         group: tl.constexpr = HEADS // KV_HEADS
-        slot = tl.load(slot_ptr + row).to(tl.int64)
-        prefix = tl.load(prefix_ptr + row)
-        path = path_ptr + tl.load(path_start_ptr + row)
-        k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
-        v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
         dims = tl.arange(0, DIM)
         member = tl.arange(0, BM)
         member_live = member < group
@@ -153,11 +156,11 @@ def _merge_kernel(
     DIM: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    join_chain(DEPENDENT, DEPENDENT)
     entry = tl.program_id(0)
     head = tl.program_id(1)
     row = tl.load(row_ptr + entry)
     length = tl.load(position_ptr + row) + 1
+    join_chain(DEPENDENT, DEPENDENT)
     dims = tl.arange(0, DIM)
     one = tl.arange(0, 1)
     top = tl.full((1,), _FLOOR, tl.float32)
@@ -200,7 +203,6 @@ def _tiles_kernel(
     DEPENDENT: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    join_chain(DEPENDENT, DEPENDENT)
     tile = tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // (HEADS // KV_HEADS)
@@ -214,6 +216,7 @@ def _tiles_kernel(
     length = tl.where(count > 0, tl.load(position_ptr + row0) + count, 0)
     k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
     v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
+    join_chain(DEPENDENT, DEPENDENT)
     lane = ((row0 + member).to(tl.int64) * HEADS + head)[:, None] * DIM + dims[None, :]
     q = tl.load(q_ptr + lane, mask=live_row[:, None], other=0.0)
     if UPCAST:

@@ -38,7 +38,8 @@ def default_mode(device: torch.device) -> LaunchMode:
 def join_chain(RELEASE: tl.constexpr, DEPENDENT: tl.constexpr):
     """Let the next kernel start, then wait for the one before.
 
-    Every program of every kernel calls this once, on every path and before it touches memory that a kernel writes: the
+    Every program of every kernel calls this once, on every path and before it touches memory that a kernel writes; what
+    was on the device before the chain began (weights, a pass's tables) may be read earlier. The
     wait is transitive only if nobody skips it. A kernel that is not DEPENDENT starts after the one before has ended.
     """
     if RELEASE:

@@ -14,9 +14,9 @@ def _rms_norm_kernel(h_ptr, index_ptr, g_ptr, out_ptr, width, eps, BLOCK: tl.con
     cols = tl.arange(0, BLOCK)
     live = cols < width
     gain = tl.load(g_ptr + cols, mask=live, other=0.0)
-    join_chain(DEPENDENT, DEPENDENT)
     row = tl.program_id(0)
     source = tl.load(index_ptr + row).to(tl.int64)
+    join_chain(DEPENDENT, DEPENDENT)
     h = tl.load(h_ptr + source * width + cols, mask=live, other=0.0)
     mean = tl.sum(h * h, axis=0) / width
     out = h * tl.rsqrt(mean + eps) * gain

@@ -66,13 +66,21 @@ def _rotary_kv_kernel(
     HAS_NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    join_chain(DEPENDENT, DEPENDENT)
+    # 1. Everything but the projections is older than the chain: read it before waiting.
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     dim: tl.constexpr = 2 * HALF
     pair = tl.arange(0, HALF)
     first = 2 * pair if INTERLEAVED else pair
     second = first + (1 if INTERLEAVED else HALF)
+    slot = tl.load(slot_ptr + row).to(tl.int64)
+    kv_row = tl.load(kv_row_ptr + row).to(tl.int64)
+    angle = tl.load(position_ptr + row).to(tl.int64) * HALF + pair
+    cos = tl.load(cos_ptr + angle)
+    sin = tl.load(sin_ptr + angle)
+    k_base = tl.load(base_ptr + slot * slot_tensors + k_tensor).to(tl.pointer_type(tl.float16))
+    v_base = tl.load(base_ptr + slot * slot_tensors + v_tensor).to(tl.pointer_type(tl.float16))
+    join_chain(DEPENDENT, DEPENDENT)
     source = qkv_ptr + row * ((HEADS + 2 * KV_HEADS) * dim) + head * dim
     low = tl.load(source + first).to(tl.float32)
     high = tl.load(source + second).to(tl.float32)
@@ -80,31 +88,24 @@ def _rotary_kv_kernel(
         low += tl.load(bias_ptr + head * dim + first)
         high += tl.load(bias_ptr + head * dim + second)
 
-    # 1. A value goes into the cache as it is.
-    slot = tl.load(slot_ptr + row).to(tl.int64)
-    kv_row = tl.load(kv_row_ptr + row).to(tl.int64)
+    # 2. A value goes into the cache as it is.
     if head >= HEADS + KV_HEADS:
-        v_base = tl.load(base_ptr + slot * slot_tensors + v_tensor).to(tl.pointer_type(tl.float16))
         target = v_base + kv_row * (KV_HEADS * dim) + (head - HEADS - KV_HEADS) * dim
         tl.store(target + first, low.to(tl.float16))
         tl.store(target + second, high.to(tl.float16))
     else:
-        # 2. A query or key: norm over the head, then rotate each pair by the position's angle.
+        # 3. A query or key: norm over the head, then rotate each pair by the position's angle.
         if HAS_NORM:
             mean = tl.sum(low * low + high * high, axis=0) / dim
             scale = tl.rsqrt(mean + eps)
             gain = q_gain_ptr if head < HEADS else k_gain_ptr
             low = low * scale * tl.load(gain + first)
             high = high * scale * tl.load(gain + second)
-        angle = tl.load(position_ptr + row).to(tl.int64) * HALF + pair
-        cos = tl.load(cos_ptr + angle)
-        sin = tl.load(sin_ptr + angle)
         turned_low = (low * cos - high * sin).to(tl.float16)
         turned_high = (high * cos + low * sin).to(tl.float16)
         if head < HEADS:
             target = q_ptr + row * (HEADS * dim) + head * dim
         else:
-            k_base = tl.load(base_ptr + slot * slot_tensors + k_tensor).to(tl.pointer_type(tl.float16))
             target = k_base + kv_row * (KV_HEADS * dim) + (head - HEADS) * dim
         tl.store(target + first, turned_low)
         tl.store(target + second, turned_high)

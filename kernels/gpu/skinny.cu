@@ -8,7 +8,8 @@
 // weights a whole step (four instructions' worth), for 16-bit weights one instruction's.
 
 // Set on the compiler's command line: FORM_Q4 (else 16-bit weights), TYPE_BF16 (else float16), NT (eights of rows of x),
-// EPILOGUE, SEGMENTS (warps), DEPTH (steps in flight), RELEASE and DEPENDENT
+// EPILOGUE, SEGMENTS (warps), DEPTH (steps in flight), BLOCKS (a
+// multiprocessor at least), RELEASE and DEPENDENT
 // (programmatic dependent launch: let the next kernel start, wait for the one before). No header is needed.
 #define EPILOGUE_STORE 0
 #define EPILOGUE_ADD 1
@@ -118,7 +119,7 @@ __device__ __forceinline__ void fetch_x(u32 slot, const unsigned short* x, int r
     }
 }
 
-extern "C" __global__ void __launch_bounds__(SEGMENTS * 32)
+extern "C" __global__ void __launch_bounds__(SEGMENTS * 32, BLOCKS)
     skinny(const uint4* __restrict__ w, const uint4* __restrict__ scales, const unsigned short* __restrict__ x, void* out,
            int rows, int n, int k, int x_stride, int out_stride) {
     extern __shared__ __align__(16) unsigned char shared[];

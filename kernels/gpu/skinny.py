@@ -110,7 +110,11 @@ def skinny(
         raise ValueError(f"out is {out.dtype} for {epilogue} of {x.dtype}")
     eights = 1 if rows <= 8 else 2 if rows <= 16 else 4
     mode = mode if mode is not None else default_mode(x.device)
-    depth = depth if depth is not None else 2 if eights == 4 or gated else 4
+    waves = n // 16 / torch.cuda.get_device_properties(x.device).multi_processor_count
+    if depth is None:
+        depth = 2 if eights == 4 or waves > 3 else 3 if waves > 2 else 4
+    # A grid a little over one wave costs nearly two: make room for all of it where registers allow.
+    blocks = 6 if gated and w.scales is not None and eights == 1 and depth == 2 else 1
     parts = 2 if gated else 1
     ring = w.segments * depth * eights * 8 * 144
     sums = parts * w.segments * eights * 8 * 17 * 4
@@ -124,6 +128,7 @@ def skinny(
             ("EPILOGUE", _EPILOGUES[epilogue]),
             ("SEGMENTS", w.segments),
             ("DEPTH", depth),
+            ("BLOCKS", blocks),
             ("RELEASE", int(mode.small)),
             ("DEPENDENT", int(mode.products)),
         ),
@@ -149,6 +154,7 @@ def unpack_rows(w: Packed, out: torch.Tensor, mode: LaunchMode | None = None) ->
             ("EPILOGUE", 0),
             ("SEGMENTS", 4),
             ("DEPTH", 1),
+            ("BLOCKS", 1),
             ("RELEASE", int(mode.small)),
             ("DEPENDENT", int(mode.products)),
         ),
