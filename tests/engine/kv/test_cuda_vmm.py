@@ -1,0 +1,215 @@
+"""Device ranges against a driver of our own that refuses what the real one would."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine.kv.cuda_vmm import STOCK_PAGES, CudaRange, OutOfDeviceMemoryError, PageStock
+
+PAGE = 4096
+
+
+class FakeDriver:
+    """Pages, maps and events in dictionaries; a wrong call is an assertion."""
+
+    page_bytes = PAGE
+
+    def __init__(self, pages: int = 1000) -> None:
+        self.left = pages
+        self.handles: set[int] = set()
+        self.maps: dict[int, int] = {}
+        self.allowed: set[int] = set()
+        self.zeroed: list[int] = []
+        self.reserved: dict[int, int] = {}
+        self.done = 0
+        self.events = 0
+        self.gate: threading.Event | None = None
+        self._next = 1
+
+    def reserve(self, length: int) -> int:
+        address = (1 << 40) + sum(self.reserved.values()) * 2
+        self.reserved[address] = length
+        return address
+
+    def free_reserved(self, address: int, length: int) -> None:
+        assert self.reserved.pop(address) == length
+        assert not any(address <= at < address + length for at in self.maps)
+
+    def create(self) -> int:
+        if self.gate is not None:
+            self.gate.wait(10)
+        if not self.left:
+            raise OutOfDeviceMemoryError("none left")
+        self.left -= 1
+        self._next += 1
+        self.handles.add(self._next)
+        return self._next
+
+    def release(self, handle: int) -> None:
+        assert handle not in self.maps.values()
+        self.handles.remove(handle)
+        self.left += 1
+
+    def map(self, address: int, handle: int) -> None:
+        assert address not in self.maps
+        assert handle in self.handles
+        assert handle not in self.maps.values()
+        self.maps[address] = handle
+
+    def allow(self, address: int, length: int) -> None:
+        self.allowed |= set(range(address, address + length, PAGE))
+
+    def unmap(self, address: int) -> None:
+        del self.maps[address]
+        self.allowed.remove(address)
+
+    def zero(self, address: int, length: int) -> None:
+        for at in range(address, address + length, PAGE):
+            assert at in self.maps
+            assert at in self.allowed
+            self.zeroed.append(at)
+
+    def mark(self) -> int:
+        self.events += 1
+        return self.events
+
+    def passed(self, event: int) -> bool:
+        return event <= self.done
+
+    def wait(self) -> None:
+        self.done = self.events
+
+
+def test_commit_maps_zeroes_and_keeps_what_is_there() -> None:
+    driver = FakeDriver()
+    block = CudaRange(10 * PAGE - 1, PageStock(driver))
+    block.commit(0, 2 * PAGE)
+    block.commit(PAGE, 3 * PAGE)
+    assert block.length == 10 * PAGE
+    assert block.committed_bytes == 4 * PAGE
+    assert driver.zeroed == [block.address + i * PAGE for i in range(4)]
+    block.close()
+    block.close()
+    assert not driver.maps
+    assert not driver.reserved
+
+
+def test_pages_leave_only_behind_their_readers() -> None:
+    driver = FakeDriver()
+    stock = PageStock(driver)
+    block = CudaRange(8 * PAGE, stock)
+    block.commit(0, 6 * PAGE)
+    block.give_back(2 * PAGE, 4 * PAGE)
+    assert (block.committed_bytes, block.leaving_bytes) == (2 * PAGE, 4 * PAGE)
+    assert block.collect() == 0
+    assert len(driver.maps) == 6
+    driver.done = driver.events
+    assert block.collect() == 4 * PAGE
+    assert len(driver.maps) == 2
+    block.commit(2 * PAGE, PAGE)
+    assert (stock.live, stock.spare) == (6, 3)
+    assert stock.trim() == 3 * PAGE
+    assert len(driver.handles) == 3
+
+
+def test_a_page_wanted_again_before_it_left_stays_and_is_zeroed() -> None:
+    driver = FakeDriver()
+    block = CudaRange(4 * PAGE, PageStock(driver))
+    block.commit(0, 4 * PAGE)
+    block.give_back(PAGE, 3 * PAGE)
+    driver.zeroed.clear()
+    block.commit(2 * PAGE, PAGE)
+    assert driver.zeroed == [block.address + 2 * PAGE]
+    driver.done = driver.events
+    assert block.collect() == 2 * PAGE
+    assert set(driver.maps) == {block.address, block.address + 2 * PAGE}
+    block.check_integrity()
+
+
+def test_a_failed_commit_is_undone_by_giving_back() -> None:
+    driver = FakeDriver(pages=3)
+    stock = PageStock(driver)
+    block = CudaRange(8 * PAGE, stock)
+    block.commit(0, PAGE)
+    with pytest.raises(MemoryError):
+        block.commit(PAGE, 4 * PAGE)
+    block.give_back(PAGE, 4 * PAGE)
+    driver.wait()
+    block.collect()
+    assert block.committed_bytes == PAGE
+    assert stock.live == 3
+    block.check_integrity()
+
+
+def test_the_stock_keeps_a_bounded_number_of_handles() -> None:
+    driver = FakeDriver()
+    stock = PageStock(driver)
+    block = CudaRange((STOCK_PAGES + 10) * PAGE, stock)
+    block.commit(0, (STOCK_PAGES + 10) * PAGE)
+    block.close()
+    assert stock.spare == stock.live == len(driver.handles) == STOCK_PAGES
+
+
+def test_a_commit_waits_for_the_helper_and_takes_its_page() -> None:
+    driver = FakeDriver()
+    block = CudaRange(4 * PAGE, PageStock(driver))
+    driver.gate = threading.Event()
+    with ThreadPoolExecutor(1) as helper:
+        block.commit_ahead(0, 2 * PAGE, helper)
+        threading.Timer(0.05, driver.gate.set).start()
+        block.commit(0, 2 * PAGE)
+    assert block.committed_bytes == 2 * PAGE
+    assert len(driver.handles) == 2
+
+
+def test_the_helpers_failure_surfaces_where_the_page_is_needed() -> None:
+    driver = FakeDriver(pages=1)
+    block = CudaRange(4 * PAGE, PageStock(driver))
+    with ThreadPoolExecutor(1) as helper:
+        block.commit_ahead(0, 2 * PAGE, helper)
+        with pytest.raises(OutOfDeviceMemoryError):
+            block.commit(0, 2 * PAGE)
+        block.give_back(0, 2 * PAGE)
+    block.check_integrity()
+    block.close()
+
+
+@pytest.mark.parametrize(("offset", "length"), [(1, PAGE), (0, PAGE + 1), (-PAGE, PAGE), (3 * PAGE, 2 * PAGE)])
+def test_spans_that_are_not_pages_of_the_range_are_refused(offset: int, length: int) -> None:
+    block = CudaRange(4 * PAGE, PageStock(FakeDriver()))
+    with pytest.raises(ValueError, match="not whole pages"):
+        block.commit(offset, length)
+
+
+def test_random_histories_keep_the_books() -> None:
+    rng = random.Random(4)
+    driver = FakeDriver(pages=40)
+    stock = PageStock(driver)
+    blocks = [CudaRange(16 * PAGE, stock) for _ in range(3)]
+    with ThreadPoolExecutor(1) as helper:
+        for _ in range(600):
+            block = rng.choice(blocks)
+            first = rng.randrange(16)
+            count = rng.randrange(16 - first)
+            match rng.randrange(5):
+                case 0 | 1:
+                    try:
+                        block.commit(first * PAGE, count * PAGE)
+                    except MemoryError:
+                        block.give_back(first * PAGE, count * PAGE)
+                case 2:
+                    block.give_back(first * PAGE, count * PAGE)
+                case 3:
+                    block.commit_ahead(first * PAGE, count * PAGE, helper)
+                case 4:
+                    driver.done = rng.randint(driver.done, driver.events)
+                    block.collect()
+            block.check_integrity()
+        for block in blocks:
+            block.close()
+    assert not driver.maps
+    assert stock.live == stock.spare == len(driver.handles)
