@@ -8,24 +8,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kv.layout import KvLayout, KvTensor
 from engine.models import llama
-from engine.models.llama import LlamaConfig
+from engine.models.llama import LlamaConfig, kv_layout
 from engine.protocol import WeightForm
 from engine.rows import RowBatch
-from engine.runner import KvAddresses
+from engine.runner import KvAddresses, check_batch
 from kernels.cpu.backend import BackendChoice, choose, torch
 from kernels.forms import RawTensor
 from kernels.invariance import RowVarianceError
 from kernels.program import Program
-
-
-def kv_layout(config: LlamaConfig) -> KvLayout:
-    """How this runner keeps a slot's KV: two bytes an element."""
-    row_bytes = config.attention.kv_width * 2
-    return KvLayout(
-        tuple(KvTensor("engine", layer, part, row_bytes) for layer in range(config.layers) for part in ("k", "v"))
-    )
 
 
 class CpuRunner:
@@ -72,7 +63,7 @@ class CpuRunner:
     def forward(self, batch: RowBatch) -> NDArray[np.float32]:
         if self._base is None:
             raise RuntimeError("forward before attach")
-        self._check(batch)
+        check_batch(batch, self.max_rows, self.vocab_size, self._windows)
         return self._program.run(batch, self._base)
 
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
@@ -94,17 +85,6 @@ class CpuRunner:
     def weight_forms(self) -> list[WeightForm]:
         """Each form of the file and how it runs here."""
         return [WeightForm(file=f.file, runs_as=f.runs_as, tensors=f.tensors) for f in self._program.forms()]
-
-    def _check(self, batch: RowBatch) -> None:
-        """Refuse what would read or write outside the reserved memory."""
-        if not 1 <= batch.n <= self.max_rows:
-            raise ValueError(f"a pass of {batch.n} rows; 1 to {self.max_rows} (max_rows) are possible")
-        if batch.slot.min() < 0 or batch.slot.max() >= len(self._windows):
-            raise ValueError(f"slot {batch.slot.max()} in a pass; {len(self._windows)} are attached")
-        if batch.token.min() < 0 or batch.token.max() >= self.vocab_size:
-            raise ValueError(f"a token outside 0 .. {self.vocab_size - 1} (vocab) in a pass")
-        if batch.kv_row.min() < 0 or (batch.kv_row >= self._windows[batch.slot]).any():
-            raise ValueError("a KV row outside its slot's window in a pass")
 
 
 def _program(

@@ -53,3 +53,18 @@ class Runner(Protocol):
     def workspace_bytes(self) -> int:
         """Bytes of transient buffers that this runner holds now."""
         ...
+
+
+def check_batch(batch: RowBatch, max_rows: int, vocab_size: int, windows: NDArray[np.int64]) -> None:
+    """Refuse what would read or write outside the memory reserved for the slots, `windows` rows each.
+
+    Raises ValueError naming what is outside.
+    """
+    if not 1 <= batch.n <= max_rows:
+        raise ValueError(f"a pass of {batch.n} rows; 1 to {max_rows} (max_rows) are possible")
+    if batch.slot.min() < 0 or batch.slot.max() >= len(windows):
+        raise ValueError(f"slot {batch.slot.max()} in a pass; {len(windows)} are attached")
+    if batch.token.min() < 0 or batch.token.max() >= vocab_size:
+        raise ValueError(f"a token outside 0 .. {vocab_size - 1} (vocab) in a pass")
+    if batch.kv_row.min() < 0 or (batch.kv_row >= windows[batch.slot]).any():
+        raise ValueError("a KV row outside its slot's window in a pass")

@@ -1,9 +1,9 @@
 """Device address ranges whose pages are taken and given back one by one: the KV pool's backing on a CUDA device.
 
-A range is reserved with `cuMemAddressReserve`; a page is a physical handle (`cuMemCreate`, 2 MiB where the device has no
-other granularity) mapped into it. Fresh pages are zeroed on the compute stream, before whatever reads them. A page given
-back stays mapped until an event behind its last reader has passed, and goes to a small stock of handles first, since
-creating one costs more than mapping it. A helper thread may map pages ahead, so that no round waits for a map call.
+A range is reserved with `cuMemAddressReserve`; a page is a physical handle (`cuMemCreate`, 2 MiB on most cards) mapped
+into it. Fresh pages are zeroed on the compute stream, before whatever reads them. A page given back stays mapped until
+an event behind its last reader has passed, and its handle goes to a small stock first, since creating one costs more
+than mapping it. A helper thread may map pages ahead, so that no round waits for a map call.
 
 Works the same where memory is unified and where it is the card's own. `supported` says why not where the driver lacks
 the calls; the pool is then plain allocations.
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
+
+from engine.kv.ranges import KvRange, RangeBacking
 
 BACKEND = "cuda-vmm"
 STOCK_PAGES = 64
@@ -188,6 +190,7 @@ class CudaRange:
     def give_back(self, offset: int, length: int) -> None:
         """Return the span's pages once everything enqueued so far has ended; it stays reserved."""
         pages = self._span(offset, length)
+        self.collect()
         for page in pages:
             future = self._ahead.pop(page, None)
             if future is not None and not future.cancel():
@@ -199,7 +202,8 @@ class CudaRange:
             self._leaving.append(_Leaving(self._driver.mark(), going))
 
     def collect(self) -> int:
-        """Unmap pages whose readers have ended; the bytes freed. Called between rounds, never inside one."""
+        """Unmap pages whose readers have ended; the bytes freed. Called between rounds, never inside one; every give-back
+        begins with it."""
         freed = 0
         while self._leaving and self._driver.passed(self._leaving[0].event):
             freed += self._unmap(self._leaving.popleft().pages)
@@ -236,7 +240,8 @@ class CudaRange:
     def _span(self, offset: int, length: int) -> range:
         if offset % self._page or length % self._page or offset < 0 or offset + length > self.length:
             raise ValueError(
-                f"span of {length} bytes at {offset} in a range of {self.length}: not whole pages of {self._page} inside it"
+                f"span of {length} bytes at {offset} in a range of {self.length}: "
+                f"not whole pages of {self._page} inside it"
             )
         return range(offset // self._page, (offset + length) // self._page)
 
@@ -280,4 +285,11 @@ def _runs(pages: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-RangeFactory = Callable[[int], CudaRange]
+def device_ranges(stock: PageStock) -> RangeBacking:
+    """Pages of one device as a backing of the KV pool."""
+
+    def held(ranges: Sequence[KvRange]) -> list[int]:
+        return [r.committed_bytes if isinstance(r, CudaRange) else 0 for r in ranges]
+
+    page = stock.page_bytes
+    return RangeBacking(BACKEND, page, page, lambda length: CudaRange(length, stock), held)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from engine import protocol
 from engine.kv.host_vm import BACKEND, PAGE_BYTES, SYSTEM_PAGE_BYTES, HostRange, resident_bytes
 from engine.kv.layout import KvLayout
+from engine.kv.ranges import KvRange, RangeBacking
 from engine.memory.budget import KvBacking
 from engine.memory.pressure import Guard, Shortfall
 from engine.memory.sizes import size
@@ -52,11 +53,19 @@ class IntegrityError(Exception):
     """The pool's books disagree with its page maps, or with the kernel: a defect, never a client's doing."""
 
 
+def _held_on_host(ranges: Sequence[KvRange]) -> list[int]:
+    return resident_bytes([(r.address, r.length) for r in ranges])
+
+
+HOST = RangeBacking(BACKEND, PAGE_BYTES, SYSTEM_PAGE_BYTES, HostRange, _held_on_host)
+"""Anonymous memory of this machine."""
+
+
 @dataclass(slots=True)
 class _Slot:
     """One slot's range and page map: `pages[t]` pages of tensor `t` are backed, from its start."""
 
-    range: HostRange
+    range: KvRange
     window: int
     offsets: tuple[int, ...]
     limits: tuple[int, ...]
@@ -68,7 +77,7 @@ class _Slot:
 class KvPool:
     """KV memory of all slots, `windows[slot]` rows reserved each (implements `engine.runner.KvAddresses`).
 
-    `margin_rows` are backed past the rows a commit names, so that the next few rounds find their pages. With
+    `ranges` is the memory it lies in. `margin_rows` are backed past the rows a commit names, so that the next few rounds find their pages. With
     `KvBacking.WHOLE_WINDOW` everything is committed here and nothing is given back. Raises ValueError for figures that
     make no sense, OSError where addresses cannot be reserved, CommitRefused where whole windows cannot be backed.
     """
@@ -81,7 +90,8 @@ class KvPool:
         margin_rows: int = 256,
         backing: KvBacking = KvBacking.POOLED,
         guard: Guard | None = None,
-        page_bytes: int = PAGE_BYTES,
+        page_bytes: int | None = None,
+        ranges: RangeBacking = HOST,
     ) -> None:
         if margin_rows < 0:
             raise ValueError(f"TANDEM_KV_MARGIN_ROWS must be 0 or more, got {margin_rows}")
@@ -89,14 +99,16 @@ class KvPool:
             raise ValueError(f"a KV layout needs tensors of at least one byte a row, got {layout}")
         if not windows or min(windows) < 1:
             raise ValueError(f"every slot needs a window of at least one row, got {list(windows)}")
-        if page_bytes < 1 or page_bytes % SYSTEM_PAGE_BYTES:
-            raise ValueError(f"KV pages must be a multiple of {SYSTEM_PAGE_BYTES} bytes, got {page_bytes}")
+        page = page_bytes if page_bytes is not None else ranges.page_bytes
+        if page < 1 or page % ranges.granule_bytes:
+            raise ValueError(f"KV pages must be a multiple of {ranges.granule_bytes} bytes, got {page}")
         self.layout = layout
         self.guard = guard
         """Asked before pages are taken; None takes them unasked."""
         self._margin = margin_rows
         self._backing = backing
-        self._page = page_bytes
+        self._page = page
+        self._ranges = ranges
         self._row_bytes = tuple(tensor.row_bytes for tensor in layout.tensors)
         self._kinds = tuple(tensor.kind for tensor in layout.tensors)
         self._by_kind = dict.fromkeys(("engine", "drafter", *self._kinds), 0)
@@ -119,7 +131,7 @@ class KvPool:
         for limit in limits:
             offsets.append(end)
             end += limit * self._page
-        return _Slot(HostRange(end), window, tuple(offsets), limits, [0] * len(limits))
+        return _Slot(self._ranges.reserve(end), window, tuple(offsets), limits, [0] * len(limits))
 
     def base(self, slot: int, tensor: int) -> int:
         """Address of row 0 of the slot's `tensor` (index into the layout)."""
@@ -230,7 +242,7 @@ class KvPool:
         """The pool as `/health` shows it."""
         return protocol.KvPool(
             enabled=self._backing is KvBacking.POOLED,
-            backend=BACKEND,
+            backend=self._ranges.name,
             page_bytes=self._page,
             reserved_bytes=sum(sum(entry.limits) for entry in self._slots) * self._page,
             committed_bytes=self._committed,
@@ -258,7 +270,7 @@ class KvPool:
             _same(f"kind {kind} committed bytes", self._by_kind[kind], counted)
         _same("committed bytes", self._committed, sum(by_kind.values()))
         if deep:
-            held = resident_bytes([(entry.range.address, entry.range.length) for entry in self._slots])
+            held = self._ranges.held([entry.range for entry in self._slots])
             for slot, entry in enumerate(self._slots):
                 _same(f"slot {slot} resident bytes", entry.committed, held[slot])
 

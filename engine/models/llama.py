@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.kv.layout import KvLayout, KvTensor
 from kernels.forms import RawTensor
 from kernels.program import Heads, Linear, Norm, Ops, Rotary, V, vector
 
@@ -68,6 +69,14 @@ class LlamaConfig:
     @property
     def attention(self) -> Heads:
         return Heads(self.heads, self.kv_heads, self.head_dim)
+
+
+def kv_layout(config: LlamaConfig) -> KvLayout:
+    """How a runner keeps a slot's KV: two bytes an element."""
+    row_bytes = config.attention.kv_width * 2
+    return KvLayout(
+        tuple(KvTensor("engine", layer, part, row_bytes) for layer in range(config.layers) for part in ("k", "v"))
+    )
 
 
 def rotary(config: LlamaConfig, factors: RawTensor | None) -> Rotary:

@@ -89,7 +89,7 @@ def load(source: Path, name: str, defines: tuple[tuple[str, int], ...], capabili
     if error == driver.CUresult.CUDA_SUCCESS:
         error, handle = driver.cuModuleGetFunction(module, name.encode())
     if error == driver.CUresult.CUDA_SUCCESS:
-        limit = torch.cuda.get_device_properties().shared_memory_per_block_optin - STATIC_SHARED
+        limit = _shared_limit(torch.cuda.current_device()) - STATIC_SHARED
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (error,) = driver.cuFuncSetAttribute(handle, attribute, limit)
     if error != driver.CUresult.CUDA_SUCCESS:
@@ -112,9 +112,20 @@ def _compile(text: str, name: str, options: list[str]) -> bytes:
         log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
         check(nvrtc.nvrtcGetProgramLog(program, log))
         raise CudaCompileError(f"{name} with {' '.join(options)}:\n{log.decode(errors='replace')}")
-    code = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
+    code: bytes = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
     check(nvrtc.nvrtcGetCUBIN(program, code))
     return code
+
+
+def _shared_limit(device: int) -> int:
+    """Bytes of shared memory that a block may ask for."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    error, bytes_ = driver.cuDeviceGetAttribute(attribute, device)
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"cuDeviceGetAttribute: {error}")
+    return int(bytes_)
 
 
 def _version() -> str:

@@ -10,6 +10,7 @@ from engine.rows import SlotRows, pack
 from kernels.gpu import argmax as argmax_kernel
 from kernels.gpu import twins
 from kernels.gpu.attention import SPLIT, AttentionScratch, attend_rows, attend_tiles
+from kernels.gpu.kv_moves import move_rows
 from kernels.gpu.launch import INTERPRETED
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.norm import embed, rms_norm
@@ -182,3 +183,15 @@ def test_attention_of_a_chunk_equals_its_rows_alone() -> None:
         keys = start + i + 1
         want = twins.attend(q[i].view(SHAPE.heads, -1), cache.k[0, :keys], cache.v[0, :keys], SHAPE)
         close(out[i], want.flatten())
+
+
+def test_an_accepted_path_moves_down_in_every_tensor() -> None:
+    tensors = [torch.arange(9 * 24, dtype=torch.int16, device=DEVICE).view(9, 24) + 1000 * t for t in range(2)]
+    want = [t.clone() for t in tensors]
+    for t in want:
+        t[[3, 4]] = t[[5, 7]]
+    base = torch.tensor([t.data_ptr() for t in tensors], dtype=torch.int64, device=DEVICE)
+    source = torch.tensor([5, 7], dtype=torch.int32, device=DEVICE)
+    move_rows(base, source, torch.tensor([3, 4], dtype=torch.int32, device=DEVICE), 24)
+    for got, expected in zip(tensors, want, strict=True):
+        assert torch.equal(got, expected)

@@ -1,0 +1,86 @@
+"""The CUDA runner: a model's recorded program over the slots' KV memory on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.models import llama
+from engine.models.llama import LlamaConfig, kv_layout
+from engine.protocol import WeightForm
+from engine.rows import RowBatch
+from engine.runner import KvAddresses, check_batch
+from kernels.forms import Form, RawTensor
+from kernels.gpu import nvrtc
+from kernels.gpu.kv_moves import move_rows
+from kernels.gpu.program import CudaOps, CudaProgram
+from kernels.gpu.weights import FileWeights
+
+
+class CudaRunner:
+    """Implements `engine.runner.Runner` for a Llama-like model on a CUDA device.
+
+    `tensors` are the file's, by their GGUF names; they are copied to the device, so the file may be unmapped
+    afterwards. `max_rows` is the most rows of one forward, `positions` the longest window. Only one thread calls it.
+    Raises ValueError naming a tensor or a setting that does not fit, torch.OutOfMemoryError where the weights do not.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        tensors: Mapping[str, RawTensor],
+        *,
+        device: torch.device,
+        max_rows: int,
+        positions: int,
+    ) -> None:
+        dense = tensors["token_embd.weight"].form is Form.BF16
+        packs = device.type == "cuda" and nvrtc.available()
+        weights = FileWeights(device, torch.bfloat16 if dense else torch.float16, pack=packs)
+        recorder = CudaOps(weights, device, positions)
+        llama.record(recorder, config, tensors)
+        self.program: CudaProgram = recorder.finish(max_rows)
+        self.config = config
+        self.max_rows = max_rows
+        self.vocab_size = config.vocab
+        self.layout = kv_layout(config)
+        self.backend = self.program.name
+        self.backend_reason = "NVRTC packs 4-bit weights" if packs else "no NVRTC: 4-bit weights are unpacked at load"
+        self._device = device
+        self._base: NDArray[np.uint64] | None = None
+        self._device_base = torch.empty(0, dtype=torch.int64, device=device)
+        self._windows: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def attach(self, kv: KvAddresses, slots: int) -> None:
+        tensors = range(len(self.layout.tensors))
+        self._base = np.array([[kv.base(slot, t) for t in tensors] for slot in range(slots)], np.uint64)
+        self._device_base = torch.from_numpy(self._base.view(np.int64)).to(self._device)
+        self._windows = np.array([kv.window(slot) for slot in range(slots)], np.int64)
+
+    def forward(self, batch: RowBatch) -> NDArray[np.float32]:
+        if self._base is None:
+            raise RuntimeError("forward before attach")
+        check_batch(batch, self.max_rows, self.vocab_size, self._windows)
+        return self.program.run(batch, self._base)
+
+    def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
+        if self._base is None:
+            raise RuntimeError("commit_path before attach")
+        moves = [(start + node, start + i) for i, node in enumerate(path) if node != i]
+        if moves:
+            table = torch.tensor(moves, dtype=torch.int32).T.contiguous().to(self._device)
+            move_rows(self._device_base[slot], table[0], table[1], self.config.attention.kv_width)
+
+    def workspace_bytes(self) -> int:
+        return self.program.workspace_bytes()
+
+    def weight_bytes(self) -> int:
+        """Bytes that the weights hold on the device."""
+        return self.program.weight_bytes()
+
+    def weight_forms(self) -> list[WeightForm]:
+        """Each form of the file and how it runs here."""
+        return [WeightForm(file=f.file, runs_as=f.runs_as, tensors=f.tensors) for f in self.program.forms()]

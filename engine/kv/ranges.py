@@ -1,0 +1,43 @@
+"""What the KV pool needs of whatever memory it lies in: address ranges whose pages come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class KvRange(Protocol):
+    """One reserved range of `length` bytes from `address`. Offsets and lengths are multiples of the pool's page."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def commit(self, offset: int, length: int) -> None:
+        """Back the span with zeroed pages, keeping those backed already. Raises MemoryError where none can be had;
+        `give_back` of the same span then undoes it."""
+        ...
+
+    def give_back(self, offset: int, length: int) -> None:
+        """Return the pages of the span, once nothing enqueued may still read them; it stays reserved."""
+        ...
+
+    def close(self) -> None:
+        """Return everything. Calling it again does nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBacking:
+    """A kind of memory that KV ranges are made of. `name` is shown in `/health`; the pool's pages are `page_bytes` by
+    default and always a multiple of `granule_bytes`. `held` counts the bytes behind each of some ranges, from the
+    system's or the driver's own books."""
+
+    name: str
+    page_bytes: int
+    granule_bytes: int
+    reserve: Callable[[int], KvRange]
+    held: Callable[[Sequence[KvRange]], list[int]]
