@@ -12,8 +12,8 @@ BLOCK = 4096
 
 
 @triton.jit
-def _block_argmax_kernel(logit_ptr, best_ptr, index_ptr, vocab, blocks, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
-    join_chain(DEPENDENT, DEPENDENT)
+def _block_argmax_kernel(logit_ptr, best_ptr, index_ptr, vocab, blocks, BLOCK: tl.constexpr, MODE: tl.constexpr):
+    join_chain(MODE)
     row = tl.program_id(0)
     block = tl.program_id(1)
     cols = block * BLOCK + tl.arange(0, BLOCK)
@@ -24,8 +24,8 @@ def _block_argmax_kernel(logit_ptr, best_ptr, index_ptr, vocab, blocks, BLOCK: t
 
 
 @triton.jit
-def _merge_argmax_kernel(best_ptr, index_ptr, out_ptr, blocks, BLOCKS: tl.constexpr, DEPENDENT: tl.constexpr):
-    join_chain(DEPENDENT, DEPENDENT)
+def _merge_argmax_kernel(best_ptr, index_ptr, out_ptr, blocks, BLOCKS: tl.constexpr, MODE: tl.constexpr):
+    join_chain(MODE)
     row = tl.program_id(0)
     block = tl.arange(0, BLOCKS)
     best = tl.load(best_ptr + row * blocks + block, mask=block < blocks, other=float("-inf"))
@@ -56,9 +56,9 @@ def argmax(logits: torch.Tensor, out: torch.Tensor, scratch: ArgmaxScratch, mode
         vocab,
         scratch.blocks,
         BLOCK=BLOCK,
-        DEPENDENT=mode.small,
+        MODE=str(mode),
         num_warps=4,
-        launch_pdl=mode.small,
+        launch_pdl=mode is not LaunchMode.PLAIN,
     )
     _merge_argmax_kernel[(rows,)](
         scratch.best,
@@ -66,7 +66,7 @@ def argmax(logits: torch.Tensor, out: torch.Tensor, scratch: ArgmaxScratch, mode
         out,
         scratch.blocks,
         BLOCKS=triton.next_power_of_2(scratch.blocks),
-        DEPENDENT=mode.small,
+        MODE=str(mode),
         num_warps=1,
-        launch_pdl=mode.small,
+        launch_pdl=mode is not LaunchMode.PLAIN,
     )

@@ -91,7 +91,7 @@ def _rows_kernel(
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    MODE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     # 1. The pass's tables are older than the chain: read them before waiting.
@@ -106,7 +106,7 @@ def _rows_kernel(
     k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
     v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
     first = split * _SPLIT
-    join_chain(DEPENDENT, DEPENDENT)
+    join_chain(MODE)
 
     # 2. One split of the row's keys, for the query heads that share a KV head.
     if first < length:
@@ -154,13 +154,13 @@ def _merge_kernel(
     max_splits,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    MODE: tl.constexpr,
 ):
     entry = tl.program_id(0)
     head = tl.program_id(1)
     row = tl.load(row_ptr + entry)
     length = tl.load(position_ptr + row) + 1
-    join_chain(DEPENDENT, DEPENDENT)
+    join_chain(MODE)
     dims = tl.arange(0, DIM)
     one = tl.arange(0, 1)
     top = tl.full((1,), _FLOOR, tl.float32)
@@ -200,7 +200,7 @@ def _tiles_kernel(
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    MODE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     tile = tl.program_id(0)
@@ -216,7 +216,7 @@ def _tiles_kernel(
     length = tl.where(count > 0, tl.load(position_ptr + row0) + count, 0)
     k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
     v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
-    join_chain(DEPENDENT, DEPENDENT)
+    join_chain(MODE)
     lane = ((row0 + member).to(tl.int64) * HEADS + head)[:, None] * DIM + dims[None, :]
     q = tl.load(q_ptr + lane, mask=live_row[:, None], other=0.0)
     if UPCAST:
@@ -307,12 +307,12 @@ def attend_rows(
         KV_HEADS=shape.kv_heads,
         DIM=shape.dim,
         BM=max(16, triton.next_power_of_2(shape.group)),
-        DEPENDENT=mode.small,
+        MODE=str(mode),
         UPCAST=INTERPRETED,
         num_warps=4,
         num_stages=3,
         enable_fp_fusion=False,
-        launch_pdl=mode.small,
+        launch_pdl=mode is not LaunchMode.PLAIN,
     )
     _merge_kernel[(n, shape.heads)](
         scratch.top,
@@ -324,10 +324,10 @@ def attend_rows(
         splits,
         HEADS=shape.heads,
         DIM=shape.dim,
-        DEPENDENT=mode.small,
+        MODE=str(mode),
         num_warps=1,
         enable_fp_fusion=False,
-        launch_pdl=mode.small,
+        launch_pdl=mode is not LaunchMode.PLAIN,
     )
 
 
@@ -367,10 +367,10 @@ def attend_tiles(
         KV_HEADS=shape.kv_heads,
         DIM=shape.dim,
         BM=TILE_ROWS,
-        DEPENDENT=mode.small,
+        MODE=str(mode),
         UPCAST=INTERPRETED,
         num_warps=4,
         num_stages=2,
         enable_fp_fusion=False,
-        launch_pdl=mode.small,
+        launch_pdl=mode is not LaunchMode.PLAIN,
     )

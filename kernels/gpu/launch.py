@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 import triton
@@ -14,38 +14,55 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 on load there."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchMode:
-    """Which kernels are launched as programmatic dependents (compute capability 9.0): they start while the one before
-    still runs, and wait for its results once they have nothing else to do.
+class LaunchMode(StrEnum):
+    """How a kernel follows the one before it (programmatic dependent launch, compute capability 9.0).
 
-    `small`: everything but the products, hiding most of their launch. `products`: the products too. A product that waits
-    holds shared memory that the running one's last programs need, so this pays only where weights are already on their
-    way into registers, as in the packed products.
+    PLAIN: it starts after the other has ended. EARLY: small kernels start, and wait, as soon as the other's programs
+    all run; products are plain. CHAINED: every kernel starts once the other is well under way: a small one has its
+    input, a product has read its weights.
     """
 
-    small: bool
-    products: bool
+    PLAIN = "plain"
+    EARLY = "early"
+    CHAINED = "chained"
 
 
 def default_mode(device: torch.device) -> LaunchMode:
-    """What was fastest where measured: small kernels start early, products one after the other."""
+    """What was fastest where measured."""
     early = not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return LaunchMode(small=early, products=False)
+    return LaunchMode.CHAINED if early else LaunchMode.PLAIN
 
 
 @triton.jit
-def join_chain(RELEASE: tl.constexpr, DEPENDENT: tl.constexpr):
-    """Let the next kernel start, then wait for the one before.
+def join_chain(MODE: tl.constexpr):
+    """A small kernel's place in the chain: let the next kernel start, wait for the one before.
 
     Every program of every kernel calls this once, on every path and before it touches memory that a kernel writes; what
-    was on the device before the chain began (weights, a pass's tables) may be read earlier. The
-    wait is transitive only if nobody skips it. A kernel that is not DEPENDENT starts after the one before has ended.
+    was on the device before the chain began (weights, a pass's tables) may be read earlier. The wait is transitive only
+    if nobody skips it.
     """
-    if RELEASE:
+    if MODE == "early":
         gdc_launch_dependents()
-    if DEPENDENT:
+    if MODE != "plain":
         gdc_wait()
+    if MODE == "chained":
+        gdc_launch_dependents()
+
+
+@triton.jit
+def enter_product(MODE: tl.constexpr):
+    """A product's `join_chain`, before its weights; `leave_product` follows after them."""
+    if MODE == "early":
+        gdc_launch_dependents()
+    if MODE == "chained":
+        gdc_wait()
+
+
+@triton.jit
+def leave_product(MODE: tl.constexpr):
+    """Let the next kernel start while the last sums are finished."""
+    if MODE == "chained":
+        gdc_launch_dependents()
 
 
 def require_cuda_or_interpreter(*tensors: torch.Tensor) -> None:

@@ -17,7 +17,8 @@ from kernels.gpu.launch import (
     INTERPRETED,
     LaunchMode,
     default_mode,
-    join_chain,
+    enter_product,
+    leave_product,
     require_cuda_or_interpreter,
 )
 from kernels.gpu.tiles import Tile, segmented_tile, tile_for
@@ -49,8 +50,7 @@ def _linear_kernel(
     SWAP: tl.constexpr,
     SEGMENTS: tl.constexpr,
     GROUP: tl.constexpr,
-    RELEASE: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    MODE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     # 1. Which tile. Programs that share a band of rows stay together, so that L2 serves the weights to all of them.
@@ -63,7 +63,7 @@ def _linear_kernel(
     pid_m = first + (pid % band) % height
     pid_n = (pid % band) // height
 
-    join_chain(RELEASE, DEPENDENT)
+    enter_product(MODE)
 
     # 2. One pass along K, or one a segment.
     offs_m = pid_m * BM + tl.arange(0, BM)
@@ -108,6 +108,7 @@ def _linear_kernel(
         total_up = up if segment == 0 else total_up + up
 
     # 3. Epilogue, in float32.
+    leave_product(MODE)
     acc = tl.trans(total) if SWAP else total
     up = tl.trans(total_up) if SWAP else total_up
     if EPILOGUE == "gated":
@@ -170,13 +171,12 @@ def linear(
         SWAP=t.swap,
         SEGMENTS=segments,
         GROUP=8,
-        RELEASE=mode.small,
-        DEPENDENT=mode.products,
+        MODE=str(mode),
         UPCAST=INTERPRETED,
         num_warps=t.warps,
         num_stages=t.stages,
         enable_fp_fusion=False,
-        launch_pdl=mode.products,
+        launch_pdl=mode is LaunchMode.CHAINED,
     )
 
 

@@ -10,13 +10,13 @@ from kernels.gpu.launch import LaunchMode, default_mode, join_chain, require_cud
 
 
 @triton.jit
-def _rms_norm_kernel(h_ptr, index_ptr, g_ptr, out_ptr, width, eps, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+def _rms_norm_kernel(h_ptr, index_ptr, g_ptr, out_ptr, width, eps, BLOCK: tl.constexpr, MODE: tl.constexpr):
     cols = tl.arange(0, BLOCK)
     live = cols < width
     gain = tl.load(g_ptr + cols, mask=live, other=0.0)
     row = tl.program_id(0)
     source = tl.load(index_ptr + row).to(tl.int64)
-    join_chain(DEPENDENT, DEPENDENT)
+    join_chain(MODE)
     h = tl.load(h_ptr + source * width + cols, mask=live, other=0.0)
     mean = tl.sum(h * h, axis=0) / width
     out = h * tl.rsqrt(mean + eps) * gain
@@ -52,16 +52,16 @@ def rms_norm(
         width,
         eps,
         BLOCK=block,
-        DEPENDENT=mode.small,
+        MODE=str(mode),
         num_warps=min(16, max(1, block // 512)),
         enable_fp_fusion=False,
-        launch_pdl=mode.small,
+        launch_pdl=mode is not LaunchMode.PLAIN,
     )
 
 
 @triton.jit
-def _embed_kernel(token_ptr, table_ptr, h_ptr, width, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
-    join_chain(DEPENDENT, DEPENDENT)
+def _embed_kernel(token_ptr, table_ptr, h_ptr, width, BLOCK: tl.constexpr, MODE: tl.constexpr):
+    join_chain(MODE)
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     live = cols < width
@@ -84,7 +84,7 @@ def embed(token: torch.Tensor, table: torch.Tensor, h: torch.Tensor, mode: Launc
         h,
         width,
         BLOCK=block,
-        DEPENDENT=mode.small,
+        MODE=str(mode),
         num_warps=min(16, max(1, block // 512)),
-        launch_pdl=mode.small,
+        launch_pdl=mode is not LaunchMode.PLAIN,
     )

@@ -94,7 +94,7 @@ def load(source: Path, name: str, defines: tuple[tuple[str, int], ...], capabili
         (error,) = driver.cuFuncSetAttribute(handle, attribute, limit)
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"loading {name} of {source.name}: {error}")
-    return Kernel(handle, bool(dict(defines).get("DEPENDENT", 0)))
+    return Kernel(handle, bool(dict(defines).get("MODE", 0)))
 
 
 def _compile(text: str, name: str, options: list[str]) -> bytes:

@@ -64,7 +64,7 @@ def _rotary_kv_kernel(
     INTERLEAVED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_NORM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    MODE: tl.constexpr,
 ):
     # 1. Everything but the projections is older than the chain: read it before waiting.
     row = tl.program_id(0).to(tl.int64)
@@ -80,7 +80,7 @@ def _rotary_kv_kernel(
     sin = tl.load(sin_ptr + angle)
     k_base = tl.load(base_ptr + slot * slot_tensors + k_tensor).to(tl.pointer_type(tl.float16))
     v_base = tl.load(base_ptr + slot * slot_tensors + v_tensor).to(tl.pointer_type(tl.float16))
-    join_chain(DEPENDENT, DEPENDENT)
+    join_chain(MODE)
     source = qkv_ptr + row * ((HEADS + 2 * KV_HEADS) * dim) + head * dim
     low = tl.load(source + first).to(tl.float32)
     high = tl.load(source + second).to(tl.float32)
@@ -165,8 +165,8 @@ def rotary_kv(
         INTERLEAVED=interleaved,
         HAS_BIAS=bias is not None,
         HAS_NORM=head_gains is not None,
-        DEPENDENT=mode.small,
+        MODE=str(mode),
         num_warps=1,
         enable_fp_fusion=False,
-        launch_pdl=mode.small,
+        launch_pdl=mode is not LaunchMode.PLAIN,
     )

@@ -9,11 +9,14 @@
 
 // Set on the compiler's command line: FORM_Q4 (else 16-bit weights), TYPE_BF16 (else float16), NT (eights of rows of x),
 // EPILOGUE, SEGMENTS (warps), DEPTH (steps in flight), BLOCKS (a
-// multiprocessor at least), RELEASE and DEPENDENT
-// (programmatic dependent launch: let the next kernel start, wait for the one before). No header is needed.
+// multiprocessor at least), MODE (LaunchMode;
+// weights are on their way before the wait, so early is early for products too). No header is needed.
 #define EPILOGUE_STORE 0
 #define EPILOGUE_ADD 1
 #define EPILOGUE_GATED 2
+#define MODE_PLAIN 0
+#define MODE_EARLY 1
+#define MODE_CHAINED 2
 
 typedef unsigned int u32;
 
@@ -155,10 +158,10 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32, BLOCKS)
                 scale[p][d] = stream(sp[p] + d * 8);
 #endif
             }
-#if RELEASE
+#if MODE == MODE_EARLY
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
-#if DEPENDENT
+#if MODE != MODE_PLAIN
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 
@@ -237,6 +240,9 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32, BLOCKS)
     }
 
     // 4. Add the runs in order and finish: sums[part][segment][x row][output], in the rings' place.
+#if MODE == MODE_CHAINED
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
     typedef float Sums[SEGMENTS][NT * 8][17];
@@ -276,11 +282,9 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32, BLOCKS)
 // Unpacked weights for large products: w[tile * 16 + r][k] in float16, one warp a step.
 extern "C" __global__ void unpack_rows(const uint4* __restrict__ w, const uint4* __restrict__ scales, u32* __restrict__ out,
                                        int tiles, int k) {
-#if RELEASE
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-#if DEPENDENT
+#if MODE != MODE_PLAIN
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
     const int lane = threadIdx.x & 31;
     const int steps = k >> 6;

@@ -18,6 +18,7 @@ from kernels.gpu.linear import Epilogue
 
 MAX_ROWS = 32
 _SOURCE = Path(__file__).with_name("skinny.cu")
+_MODES = {LaunchMode.PLAIN: 0, LaunchMode.EARLY: 1, LaunchMode.CHAINED: 2}
 _EPILOGUES = {Epilogue.STORE: 0, Epilogue.ADD: 1, Epilogue.GATED: 2}
 
 
@@ -129,8 +130,7 @@ def skinny(
             ("SEGMENTS", w.segments),
             ("DEPTH", depth),
             ("BLOCKS", blocks),
-            ("RELEASE", int(mode.small)),
-            ("DEPENDENT", int(mode.products)),
+            ("MODE", _MODES[mode]),
         ),
         torch.cuda.get_device_capability(x.device),
     )
@@ -155,8 +155,7 @@ def unpack_rows(w: Packed, out: torch.Tensor, mode: LaunchMode | None = None) ->
             ("SEGMENTS", 4),
             ("DEPTH", 1),
             ("BLOCKS", 1),
-            ("RELEASE", int(mode.small)),
-            ("DEPENDENT", int(mode.products)),
+            ("MODE", _MODES[mode]),
         ),
         torch.cuda.get_device_capability(out.device),
     )

@@ -41,7 +41,7 @@ from engine.weights.gguf import open_gguf
 from kernels.forms import Form, RawTensor
 from kernels.gpu import tiles, twins
 from kernels.gpu.argmax import ArgmaxScratch, argmax
-from kernels.gpu.launch import LaunchMode
+from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.program import CudaOps, CudaProgram
 from kernels.gpu.skinny import MAX_ROWS, Packed, pack16, skinny, unpack, unpack_rows
@@ -505,12 +505,12 @@ def decode_graph(program: CudaProgram, slots: Slots, n: int, context: int, vocab
 def step(shape: str, form: str = "bf16", context: int = 1024) -> None:
     config = SHAPES[shape]
     rate = read_rate()
-    for label, mode in (("", None), (" all early", LaunchMode(True, True)), (" none early", LaunchMode(False, False))):
+    for label, mode in ((f" {mode}", mode) for mode in LaunchMode):
         program = build(config, 16, mode, form)
         slots = Slots(config, 16, context + 8)
         read = program.weight_bytes() - config.vocab * config.hidden * 2
         base = 0.0
-        for n in (1, 8) if label else (1, 2, 4, 8, 16):
+        for n in (1, 2, 4, 8, 16) if mode is default_mode(torch.device("cuda")) else (1, 8):
             ms = replay_ms(decode_graph(program, slots, n, context, config.vocab), 30)
             base = base or n / ms
             row(
@@ -582,7 +582,14 @@ def packed(shapes: list[str], cases: int) -> None:
 
                             def work() -> None:
                                 for w in ws:
-                                    skinny(x, w, out, epilogue, depth, LaunchMode(dependent, dependent))  # noqa: B023
+                                    skinny(
+                                        x,
+                                        w,
+                                        out,
+                                        epilogue,
+                                        depth,
+                                        LaunchMode.CHAINED if dependent else LaunchMode.PLAIN,
+                                    )  # noqa: B023
 
                             best.append((graph_ms(work, 9) / copies, depth, dependent))
                     ms, depth, dependent = min(best)
@@ -598,7 +605,7 @@ def packed(shapes: list[str], cases: int) -> None:
 def trace(shape: str) -> None:
     """Device time by kernel in one decode step, launched without dependence so that times do not overlap."""
     config = SHAPES[shape]
-    program = build(config, 16, LaunchMode(False, False))
+    program = build(config, 16, LaunchMode.PLAIN)
     slots = Slots(config, 16, 1040)
     for n in (1, 16):
         graph = decode_graph(program, slots, n, 1024, config.vocab)
@@ -695,7 +702,6 @@ def vmm(shapes: list[str]) -> None:
     torch.cuda.synchronize()
     driver = CudaDriver(0, torch.cuda.current_stream().cuda_stream)
     stock = PageStock(driver)
-    free_before = torch.cuda.mem_get_info()[0]
     page = stock.page_bytes
     block = CudaRange(1 << 30, stock)
     marks = [time.perf_counter()]
@@ -733,6 +739,12 @@ def vmm(shapes: list[str]) -> None:
     block.commit(200 * page, page)
     zero = float(late.float().abs().max())
     block.check_integrity()
+    block.close()
+    stock.trim()
+    torch.cuda.synchronize()
+    free_before = torch.cuda.mem_get_info()[0]
+    block = CudaRange(1 << 30, stock)
+    block.commit(0, 256 * page)
     block.close()
     stock.trim()
     leak = free_before - torch.cuda.mem_get_info()[0]

@@ -18,7 +18,7 @@ from kernels.gpu.rotary import HeadShape, RowTables, rotary_kv
 from kernels.gpu.tiles import Tile
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
-SHAPE = HeadShape(heads=6, kv_heads=2, dim=16)
+SHAPE = HeadShape(heads=2, kv_heads=1, dim=16)
 
 
 def randn(*shape: int, seed: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -37,7 +37,7 @@ def close(got: torch.Tensor, want: torch.Tensor, tolerance: float = 1e-2) -> Non
 
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("epilogue", list(Epilogue))
-@pytest.mark.parametrize("rows", [1, 5, 33])
+@pytest.mark.parametrize("rows", [1, 19])
 def test_linear(rows: int, epilogue: Epilogue, swap: bool) -> None:
     k, n = 192, 40
     x = randn(rows, k, seed=1)
