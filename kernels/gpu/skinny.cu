@@ -8,15 +8,12 @@
 // weights a whole step (four instructions' worth), for 16-bit weights one instruction's.
 
 // Set on the compiler's command line: FORM_Q4 (else 16-bit weights), TYPE_BF16 (else float16), NT (eights of rows of x),
-// EPILOGUE, SEGMENTS (warps), DEPTH (steps in flight), BLOCKS (a
-// multiprocessor at least), MODE (LaunchMode;
-// weights are on their way before the wait, so early is early for products too). No header is needed.
+// EPILOGUE, SEGMENTS (warps), DEPTH (steps in flight), BLOCKS (a multiprocessor at least) and MODE (LaunchMode; weights are
+// on their way before the wait, so a product may start early). No header is needed.
 #define EPILOGUE_STORE 0
 #define EPILOGUE_ADD 1
 #define EPILOGUE_GATED 2
 #define MODE_PLAIN 0
-#define MODE_EARLY 1
-#define MODE_CHAINED 2
 
 typedef unsigned int u32;
 
@@ -158,10 +155,8 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32, BLOCKS)
                 scale[p][d] = stream(sp[p] + d * 8);
 #endif
             }
-#if MODE == MODE_EARLY
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
 #if MODE != MODE_PLAIN
+    asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 
@@ -240,9 +235,6 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32, BLOCKS)
     }
 
     // 4. Add the runs in order and finish: sums[part][segment][x row][output], in the rings' place.
-#if MODE == MODE_CHAINED
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
     typedef float Sums[SEGMENTS][NT * 8][17];

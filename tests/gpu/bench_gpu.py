@@ -366,8 +366,8 @@ def tune(shapes: list[str], out: Path | None) -> None:
 # ---------------------------------------------------------------------------------------------------------- bits
 
 
-def bits_products(shapes: list[str], cases: int) -> None:
-    """Random (matrix, rows, tile) against the row alone through the smallest tile, outputs poisoned."""
+def bits_products(shapes: list[str], cases: int) -> int:
+    """Random (matrix, rows, tile) against the row alone through the smallest tile, outputs poisoned; rows that differ."""
     rng = np.random.default_rng(11)
     torch.manual_seed(11)
     bad: dict[str, int] = {}
@@ -399,6 +399,7 @@ def bits_products(shapes: list[str], cases: int) -> None:
     for what, count in sorted(bad.items()):
         row(f"  differs {count} times: {what}")
     _WEIGHTS.clear()
+    return sum(bad.values())
 
 
 def poison(program: CudaProgram) -> None:
@@ -407,9 +408,10 @@ def poison(program: CudaProgram) -> None:
         t.fill_(float("nan"))
 
 
-def bits_program(shape: str, form: str = "bf16") -> None:
-    """Whole forwards: rows alone and among others, graphs on and off, chunks, trees."""
-    config = replace(SHAPES[shape], layers=min(SHAPES[shape].layers, 8))
+def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
+    """Whole forwards: rows alone and among others, graphs on and off, chunks, trees; rows that differ."""
+    config = replace(SHAPES[shape], layers=min(SHAPES[shape].layers, layers))
+    wrong = 0
     program = build(config, 512, form=form)
     count = 128
     label = f"{shape} {form}"
@@ -435,6 +437,7 @@ def bits_program(shape: str, form: str = "bf16") -> None:
                 group = order[at : at + size]
                 got = run([share(s) for s in group], graphs)
                 bad += sum(not torch.equal(got[i], alone[s]) for i, s in enumerate(group))
+            wrong += bad
             row(
                 f"bits {label} {config.layers} layers, {size} rows a pass, graphs {'on' if graphs else 'off'}: {bad}/{count} differ"
             )
@@ -445,12 +448,15 @@ def bits_program(shape: str, form: str = "bf16") -> None:
     one_by_one = torch.cat([run([SlotRows(0, start + i, [text[i]], logits=[0])], True) for i in range(400)])
     chunk = run([SlotRows(0, start, text, logits=range(400))], False)
     bad = sum(not torch.equal(chunk[i], one_by_one[i]) for i in range(400))
+    wrong += bad
     row(f"bits {label} chunk of 400 against 400 single rows: {bad}/400 differ")
     others = [share(s) for s in range(1, 9)]
     parts = [run([*others, SlotRows(0, start + a, text[a:b], logits=range(b - a))], True) for a, b in ((0, 17), (17, 150), (150, 151), (151, 400))]  # fmt: skip
     joined = torch.cat([p[8:] for p in parts])
     bad = sum(not torch.equal(joined[i], one_by_one[i]) for i in range(400))
     side = sum(not torch.equal(p[i], alone[i + 1]) for p in parts for i in range(8))
+    wrong += bad
+    wrong += side
     row(f"bits {label} chunks of 17, 133, 1, 249 beside 8 decoding: {bad}/400 and {side}/32 differ")
 
     # Trees of random shape: every node equals the chain of its ancestors read one by one.
@@ -470,7 +476,9 @@ def bits_program(shape: str, form: str = "bf16") -> None:
                 want = run([SlotRows(20 + trial, at + depth, [ids[member]], logits=[0])], True)
             nodes += 1
             bad += not torch.equal(want[0], got[1 + node])
+    wrong += bad
     row(f"bits {label} random trees: {bad}/{nodes} nodes differ")
+    return wrong
 
 
 # ---------------------------------------------------------------------------------------------------------- steps
@@ -522,8 +530,8 @@ def step(shape: str, form: str = "bf16", context: int = 1024) -> None:
         torch.cuda.empty_cache()
 
 
-def packed(shapes: list[str], cases: int) -> None:
-    """Packed weights: unpacking, bits of the skinny kernel against the large one, and its rates."""
+def bits_packed(shapes: list[str], cases: int) -> int:
+    """Packed weights: unpacking, and the skinny kernel against the large one; rows that differ."""
     rng = np.random.default_rng(5)
     torch.manual_seed(5)
     pool = [m for s in shapes for m in matrices(SHAPES[s]) if m[0] != "head"]
@@ -559,6 +567,11 @@ def packed(shapes: list[str], cases: int) -> None:
             compared += size
             bad += int((out != large[at : at + size]).any(1).sum())
     row(f"bits packed: {compared} rows of {cases} random cases against the large product, {bad} differ")
+    return bad
+
+
+def packed(shapes: list[str]) -> None:
+    """Rates of the skinny kernel, by depth and launch."""
     for shape in shapes:
         for name, n, k, epilogue in matrices(SHAPES[shape]):
             wide = 2 * n if epilogue is Epilogue.GATED else n
@@ -692,13 +705,13 @@ def at_address(address: int, elements: int) -> torch.Tensor:
     return torch.as_tensor(DeviceBytes(address, elements), device="cuda").view(torch.float16)
 
 
-def vmm(shapes: list[str]) -> None:
+def vmm(shapes: list[str]) -> bool:
     """Device pages for real: map and unmap costs, order behind events, a graph over pages committed later; then the
-    pool against plain tensors, in bits and in time."""
+    pool against plain tensors, in bits and in time. Whether all was right."""
     why = supported(0)
     if why is not None:
         row(f"no device pages: {why}")
-        return
+        return False
     torch.cuda.synchronize()
     driver = CudaDriver(0, torch.cuda.current_stream().cuda_stream)
     stock = PageStock(driver)
@@ -796,6 +809,7 @@ def vmm(shapes: list[str]) -> None:
                     program.run(pack([SlotRows(s, at, [s + 1], logits=[0]) for s in range(16)]), base)
                 grown[name].append(time.perf_counter() - start)
         pool.check_integrity(deep=True)
+        ok &= same
         ratio = statistics.median(times["plain"]) / statistics.median(times["pool"])
         row(
             f"pool {shape} {config.layers} layers, 16 requests: bits {'equal' if same else 'DIFFER'}, plain/pool round time "
@@ -805,6 +819,7 @@ def vmm(shapes: list[str]) -> None:
         stock.trim()
         del program, plain, pool, pooled
         torch.cuda.empty_cache()
+    return ok
 
 
 # ---------------------------------------------------------------------------------------------------------- model
@@ -923,7 +938,7 @@ def main() -> None:
             bits_products(shapes, args.cases),
             [bits_program(s, f) for s in shapes for f in ("bf16", "q4")],
         ),  # type: ignore[func-returns-value]
-        "packed": lambda: packed(shapes, args.cases // 4),
+        "packed": lambda: packed(shapes),
         "step4": lambda: [step(s, "q4") for s in shapes],  # type: ignore[func-returns-value]
         "step": lambda: [step(s) for s in shapes],  # type: ignore[func-returns-value]
         "products": lambda: [products(s) for s in shapes],  # type: ignore[func-returns-value]
