@@ -202,8 +202,7 @@ class CudaRange:
             self._leaving.append(_Leaving(self._driver.mark(), going))
 
     def collect(self) -> int:
-        """Unmap pages whose readers have ended; the bytes freed. Called between rounds, never inside one; every give-back
-        begins with it."""
+        """Unmap pages whose readers have ended; the bytes freed. Give-backs begin with it; no round may call it."""
         freed = 0
         while self._leaving and self._driver.passed(self._leaving[0].event):
             freed += self._unmap(self._leaving.popleft().pages)

@@ -77,9 +77,10 @@ class _Slot:
 class KvPool:
     """KV memory of all slots, `windows[slot]` rows reserved each (implements `engine.runner.KvAddresses`).
 
-    `ranges` is the memory it lies in. `margin_rows` are backed past the rows a commit names, so that the next few rounds find their pages. With
-    `KvBacking.WHOLE_WINDOW` everything is committed here and nothing is given back. Raises ValueError for figures that
-    make no sense, OSError where addresses cannot be reserved, CommitRefused where whole windows cannot be backed.
+    `ranges` is the memory it lies in. `margin_rows` are backed past the rows a commit names, so that the next few
+    rounds find their pages. With `KvBacking.WHOLE_WINDOW` everything is committed here and nothing is given back.
+    Raises ValueError for figures that make no sense, OSError where addresses cannot be reserved, CommitRefused where
+    whole windows cannot be backed.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ _SPLIT = tl.constexpr(SPLIT)
 _BLOCK = tl.constexpr(BLOCK)
 _FLOOR = tl.constexpr(-1.0e30)
 _UNROLL = tl.constexpr(8)
-TILE_ROWS = 128
+TILE_ROWS = 64
 """Consecutive rows of one chain that a program of `attend_tiles` takes."""
 
 
@@ -369,7 +369,7 @@ def attend_tiles(
         BM=TILE_ROWS,
         MODE=str(mode),
         UPCAST=INTERPRETED,
-        num_warps=8,
+        num_warps=4,
         num_stages=2,
         enable_fp_fusion=False,
         launch_pdl=mode is not LaunchMode.PLAIN,

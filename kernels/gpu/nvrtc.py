@@ -41,8 +41,8 @@ class Kernel:
     dependent: bool
 
     def launch(self, grid: int, threads: int, arguments: tuple[torch.Tensor | int, ...], shared: int = 0) -> None:
-        """Launch on torch's current stream with `shared` bytes of dynamic shared memory: tensors go by address, integers
-        as C int."""
+        """Launch on torch's current stream with `shared` bytes of dynamic shared memory: tensors go by address,
+        integers as C int."""
         from cuda.bindings import driver
 
         values = tuple(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments)

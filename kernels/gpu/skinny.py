@@ -24,8 +24,9 @@ _EPILOGUES = {Epilogue.STORE: 0, Epilogue.ADD: 1, Epilogue.GATED: 2}
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Weights (n, k) in the order of the matrix instruction's registers. `words`: int32 (n / 16, k / 64, 4 * loads, 32),
-    where `scales`, for 4-bit weights, is float16 (n / 16, k / 64, 8, 2, 2, 2): row, group, row half, scale or minimum."""
+    """Weights (n, k) in the order of the matrix instruction's registers. `words`, int32, holds 16-row tiles of steps of
+    lanes' words. `scales`, for 4-bit weights, is float16 (n / 16, k / 64, 8, 2, 2, 2): row, group, row half, scale or
+    minimum."""
 
     words: torch.Tensor
     scales: torch.Tensor | None

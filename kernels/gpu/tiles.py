@@ -50,7 +50,7 @@ def default_tile(rows: int, n: int, k: int) -> Tile:
 
 
 def segmented_tile(rows: int, *, gated: bool) -> Tile:
-    """A tile for products in segments: a second accumulator leaves room for less, and segments end at multiples of 64."""
+    """A tile for products in segments: a second accumulator leaves less room, and segments end at multiples of 64."""
     if rows <= 64:
         return Tile(64, 32 if gated else 64, 64, 4, 4)
     if rows <= MAX_SKINNY_ROWS or gated:

@@ -12,25 +12,25 @@ pytestmark = [
 
 
 def test_products_of_every_tile() -> None:
-    from tests.gpu.bench_gpu import bits_products
+    from tests.gpu.bits import bits_products
 
     assert bits_products(["llama-1b"], cases=100) == 0
 
 
 def test_packed_products() -> None:
-    from tests.gpu.bench_gpu import bits_packed
+    from tests.gpu.bits import bits_packed
 
     assert bits_packed(["llama-1b"], cases=24) == 0
 
 
 @pytest.mark.parametrize("form", ["bf16", "q4"])
 def test_whole_forwards(form: str) -> None:
-    from tests.gpu.bench_gpu import bits_program
+    from tests.gpu.bits import bits_program
 
     assert bits_program("llama-1b", form, layers=2) == 0
 
 
 def test_pool_pages_hold_the_same_bits() -> None:
-    from tests.gpu.bench_gpu import vmm
+    from tests.gpu.real import vmm
 
     assert vmm([])

@@ -1,0 +1,186 @@
+"""Bit checks: random products, packed weights, whole forwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from engine.rows import SlotRows, pack
+from kernels.gpu import twins
+from kernels.gpu.linear import Epilogue, linear
+from kernels.gpu.program import CudaProgram
+from kernels.gpu.skinny import MAX_ROWS, pack16, skinny, unpack, unpack_rows
+from kernels.gpu.tiles import Tile
+from tests.gpu.setting import (
+    SHAPES,
+    Slots,
+    build,
+    forget_weights,
+    matrices,
+    random4,
+    row,
+    weight,
+)
+from tests.gpu.tuning import CANDIDATES, fits
+
+
+def bits_products(shapes: list[str], cases: int) -> int:
+    """Random (matrix, rows, tile) against the row alone in the smallest tile, outputs poisoned; rows that differ."""
+    rng = np.random.default_rng(11)
+    torch.manual_seed(11)
+    bad: dict[str, int] = {}
+    compared = 0
+    pool = [(s, *m) for s in shapes for m in matrices(SHAPES[s])]
+    for case in range(cases):
+        _, name, n, k, epilogue = pool[case % len(pool)]
+        w = weight(2 * n if epilogue is Epilogue.GATED else n, k, 0)
+        bm = int(rng.choice(list(CANDIDATES) if name != "head" else [16, 32, 64, 128]))
+        low, high = {16: (1, 16), 32: (17, 32), 64: (33, 64), 128: (65, 128), 256: (129, 700)}[bm]
+        rows = int(rng.integers(low, high + 1))
+        group = [t for t in CANDIDATES[bm] if k % t.bk == 0 and fits(t, epilogue)]
+        tile = group[int(rng.integers(len(group)))]
+        x = torch.randn(rows, k, device="cuda").bfloat16()
+        if epilogue is Epilogue.ADD:
+            out = torch.randn(rows, n, device="cuda")
+        else:
+            dtype = torch.bfloat16 if epilogue is Epilogue.GATED else torch.float32
+            out = torch.full((rows, n), float("nan"), dtype=dtype, device="cuda")
+        picks = sorted({0, rows - 1, int(rng.integers(rows)), int(rng.integers(rows))})
+        alone = [out[i : i + 1].clone() for i in picks]
+        linear(x, w, out, epilogue, tile)
+        for i, single in zip(picks, alone, strict=True):
+            linear(x[i : i + 1], w, single, epilogue, Tile(16, 16, 128, 4, 4))
+            compared += 1
+            if not torch.equal(single[0], out[i]):
+                bad[f"{tile} {epilogue}"] = bad.get(f"{tile} {epilogue}", 0) + 1
+    row(f"bits products: {compared} rows of {cases} random cases, {sum(bad.values())} differ")
+    for what, count in sorted(bad.items()):
+        row(f"  differs {count} times: {what}")
+    forget_weights()
+    return sum(bad.values())
+
+
+def poison(program: CudaProgram) -> None:
+    held = [*program._buffers._held.values(), program._scratch.top, program._scratch.total, program._scratch.acc]
+    for t in held:
+        t.fill_(float("nan"))
+
+
+def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
+    """Whole forwards: rows alone and among others, graphs on and off, chunks, trees; rows that differ."""
+    config = replace(SHAPES[shape], layers=min(SHAPES[shape].layers, layers))
+    wrong = 0
+    program = build(config, 512, form=form)
+    count = 128
+    label = f"{shape} {form}"
+    slots = Slots(config, count, 1400)
+    rng = np.random.default_rng(2)
+    lengths = rng.integers(1, 1300, count).tolist()
+    tokens = rng.integers(0, config.vocab, count).tolist()
+
+    def run(shares: list[SlotRows], graphs: bool) -> torch.Tensor:
+        program.use_graphs = graphs
+        poison(program)
+        return torch.from_numpy(program.run(pack(shares), slots.base).copy())
+
+    def share(s: int) -> SlotRows:
+        return SlotRows(s, lengths[s], [tokens[s]], logits=[0])
+
+    alone = torch.cat([run([share(s)], False) for s in range(count)])
+    for size in (1, 2, 4, 8, 16, 32, 64, 128):
+        for graphs in (False, True):
+            order = rng.permutation(count).tolist()
+            bad = 0
+            for at in range(0, count, size):
+                group = order[at : at + size]
+                got = run([share(s) for s in group], graphs)
+                bad += sum(not torch.equal(got[i], alone[s]) for i, s in enumerate(group))
+            wrong += bad
+            row(
+                f"bits {label} {config.layers} layers, {size} rows a pass, graphs {'on' if graphs else 'off'}: "
+                f"{bad}/{count} differ"
+            )
+
+    # A chunk against its rows read one by one, and joined by decoding rows.
+    text = rng.integers(0, config.vocab, 400).tolist()
+    start = 200
+    one_by_one = torch.cat([run([SlotRows(0, start + i, [text[i]], logits=[0])], True) for i in range(400)])
+    chunk = run([SlotRows(0, start, text, logits=range(400))], False)
+    bad = sum(not torch.equal(chunk[i], one_by_one[i]) for i in range(400))
+    wrong += bad
+    row(f"bits {label} chunk of 400 against 400 single rows: {bad}/400 differ")
+    others = [share(s) for s in range(1, 9)]
+    parts = [
+        run([*others, SlotRows(0, start + a, text[a:b], logits=range(b - a))], True)
+        for a, b in pairwise((0, 17, 150, 151, 400))
+    ]
+    joined = torch.cat([p[8:] for p in parts])
+    bad = sum(not torch.equal(joined[i], one_by_one[i]) for i in range(400))
+    side = sum(not torch.equal(p[i], alone[i + 1]) for p in parts for i in range(8))
+    wrong += bad
+    wrong += side
+    row(f"bits {label} chunks of 17, 133, 1, 249 beside 8 decoding: {bad}/400 and {side}/32 differ")
+
+    # Trees of random shape: every node equals the chain of its ancestors read one by one.
+    bad = nodes = 0
+    for trial in range(24):
+        size = int(rng.integers(2, 13))
+        parents = [-1] + [int(rng.integers(-1, i)) for i in range(1, size)]
+        ids = rng.integers(0, config.vocab, size).tolist()
+        at = lengths[20 + trial]
+        tree = SlotRows(20 + trial, at, ids, parents, logits=range(size))
+        got = run([share(1), tree, share(2)], trial % 2 == 1)
+        for node in range(size):
+            path = [node]
+            while parents[path[0]] != -1:
+                path.insert(0, parents[path[0]])
+            for depth, member in enumerate(path):
+                want = run([SlotRows(20 + trial, at + depth, [ids[member]], logits=[0])], True)
+            nodes += 1
+            bad += not torch.equal(want[0], got[1 + node])
+    wrong += bad
+    row(f"bits {label} random trees: {bad}/{nodes} nodes differ")
+    return wrong
+
+
+def bits_packed(shapes: list[str], cases: int) -> int:
+    """Packed weights: unpacking, and the skinny kernel against the large one; rows that differ."""
+    rng = np.random.default_rng(5)
+    torch.manual_seed(5)
+    pool = [m for s in shapes for m in matrices(SHAPES[s]) if m[0] != "head"]
+    bad = compared = 0
+    for case in range(cases):
+        _, n, k, epilogue = pool[case % len(pool)]
+        wide = 2 * n if epilogue is Epilogue.GATED else n
+        quad = case % 4 != 3
+        dtype = torch.float16 if quad or case % 8 == 3 else torch.bfloat16
+        dense = torch.empty(wide, k, dtype=dtype, device="cuda").normal_(0, k**-0.5)
+        w = random4(wide, k) if quad else pack16(dense)
+        if quad:
+            unpack_rows(w, dense.fill_(float("nan")))
+            if case < 12 and not torch.equal(dense, unpack(w)):
+                row(f"unpacking of {wide}x{k} differs from its twin")
+        rows = int(rng.integers(1, 700))
+        x = torch.randn(rows, k, device="cuda").to(dtype)
+        start = torch.randn(rows, n, device="cuda") if epilogue is Epilogue.ADD else torch.full(
+            (rows, n), float("nan"), device="cuda", dtype=dtype if epilogue is Epilogue.GATED else torch.float32
+        )  # fmt: skip
+        large = start.clone()
+        linear(x, dense, large, epilogue, segments=w.segments)
+        if case < 8:
+            want = twins.linear(x, dense, start, epilogue)
+            error = (large.float() - want.float()).norm() / want.float().norm()
+            if not error < 1e-2:
+                row(f"product {wide}x{k} {epilogue} is off by {error:.2e}")
+        for size in (1, int(rng.integers(2, 9)), int(rng.integers(9, 17)), int(rng.integers(17, MAX_ROWS + 1))):
+            size = min(size, rows)
+            at = int(rng.integers(0, rows - size + 1))
+            out = start[at : at + size].clone()
+            skinny(x[at : at + size], w, out, epilogue, depth=int(rng.choice([2, 4])))
+            compared += size
+            bad += int((out != large[at : at + size]).any(1).sum())
+    row(f"bits packed: {compared} rows of {cases} random cases against the large product, {bad} differ")
+    return bad

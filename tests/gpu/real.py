@@ -1,0 +1,242 @@
+"""The pool's pages on the device, and a real model from a file."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engine.cuda_runner import CudaRunner
+from engine.kv.cuda_driver import CudaDriver, supported
+from engine.kv.cuda_vmm import CudaRange, PageStock, device_ranges
+from engine.kv.pool import KvPool
+from engine.models import llama
+from engine.models.gguf_config import llama_config
+from engine.rows import SlotRows, pack
+from engine.tokenizer import load_tokenizer
+from engine.weights.gguf import open_gguf
+from tests.gpu.rates import decode_graph
+from tests.gpu.setting import (
+    SHAPES,
+    Slots,
+    build,
+    replay_ms,
+    row,
+    say,
+)
+
+
+class DeviceBytes:
+    """Memory at an address as int16 elements, for torch.as_tensor."""
+
+    def __init__(self, address: int, elements: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (elements,), "typestr": "<i2", "data": (address, False), "version": 2,
+        }  # fmt: skip
+
+
+def at_address(address: int, elements: int) -> torch.Tensor:
+    return torch.as_tensor(DeviceBytes(address, elements), device="cuda").view(torch.float16)
+
+
+def vmm(shapes: list[str]) -> bool:
+    """Device pages for real: map and unmap costs, order behind events, a graph over pages committed later; then the
+    pool against plain tensors, in bits and in time. Whether all was right."""
+    why = supported(0)
+    if why is not None:
+        row(f"no device pages: {why}")
+        return False
+    torch.cuda.synchronize()
+    driver = CudaDriver(0, torch.cuda.current_stream().cuda_stream)
+    stock = PageStock(driver)
+    page = stock.page_bytes
+    block = CudaRange(1 << 30, stock)
+    marks = [time.perf_counter()]
+    block.commit(0, page)
+    marks.append(time.perf_counter())
+    for i in range(1, 33):
+        block.commit(i * page, page)
+    marks.append(time.perf_counter())
+    block.commit(33 * page, 64 * page)
+    marks.append(time.perf_counter())
+    view = at_address(block.address, 400 * page // 2)
+    total = torch.zeros((), device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    first, late = view[: page // 2], view[200 * page // 2 : 201 * page // 2]
+    total.copy_(first.float().sum())
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        total.copy_(late.float().sum())
+    with ThreadPoolExecutor(1) as helper:
+        block.commit_ahead(200 * page, page, helper)
+        block.commit(200 * page, page)
+    late.fill_(1.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    seen = float(total)
+    late.fill_(7.0)
+    torch.cuda._sleep(200_000_000)
+    copy = late.clone()
+    block.give_back(200 * page, page)
+    early = block.collect()
+    torch.cuda.synchronize()
+    marks.append(time.perf_counter())
+    freed = block.collect()
+    marks.append(time.perf_counter())
+    block.commit(200 * page, page)
+    zero = float(late.float().abs().max())
+    block.check_integrity()
+    block.close()
+    stock.trim()
+    torch.cuda.synchronize()
+    free_before = torch.cuda.mem_get_info()[0]
+    block = CudaRange(1 << 30, stock)
+    block.commit(0, 256 * page)
+    block.close()
+    stock.trim()
+    leak = free_before - torch.cuda.mem_get_info()[0]
+    ok = (
+        seen == page / 2
+        and early == 0
+        and freed == page
+        and zero == 0.0
+        and bool((copy == 7).all())
+        and stock.live == 0
+    )
+    row(
+        f"vmm page {page >> 10} KiB: first {(marks[1] - marks[0]) * 1e6:.0f} us, one by one "
+        f"{(marks[2] - marks[1]) / 32 * 1e6:.0f} us, 64 at once {(marks[3] - marks[2]) / 64 * 1e6:.0f} us a page, "
+        f"unmap {(marks[5] - marks[4]) * 1e6:.0f} us; graph, events, zeroes {'right' if ok else 'WRONG'}; "
+        f"{leak >> 20} MiB not returned"
+    )
+    for shape in shapes:
+        config = replace(SHAPES[shape], layers=min(SHAPES[shape].layers, 16))
+        program = build(config, 16)
+        plain = Slots(config, 16, 1100)
+        layout = llama.kv_layout(config)
+        pool = KvPool(layout, [16384] * 16, margin_rows=64, ranges=device_ranges(stock))
+        tensors = range(len(layout.tensors))
+        for s in range(16):
+            pool.commit(s, 1030)
+            for t in tensors:
+                at_address(pool.base(s, t), 1030 * config.attention.kv_width).copy_(plain.kv[s, t, :1030].flatten())
+        pooled = Slots.__new__(Slots)
+        pooled.base = np.array([[pool.base(s, t) for t in tensors] for s in range(16)], np.uint64)
+        batch = pack([SlotRows(s, 1023, [s + 1], logits=[0]) for s in range(16)])
+        program.use_graphs = False
+        same = np.array_equal(program.run(batch, plain.base).copy(), program.run(batch, pooled.base))
+        times: dict[str, list[float]] = {"plain": [], "pool": []}
+        for _ in range(5):
+            times["plain"].append(replay_ms(decode_graph(program, plain, 16, 1024, config.vocab), 20))
+            times["pool"].append(replay_ms(decode_graph(program, pooled, 16, 1024, config.vocab), 20))
+        # Rounds with the window growing by a row each: commits included, against the same rounds on plain tensors.
+        program.use_graphs = True
+        grown: dict[str, list[float]] = {"plain": [], "pool": []}
+        for _ in range(2):
+            for name, base in (("plain", plain.base), ("pool", pooled.base)):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                for at in range(1024, 1084):
+                    if name == "pool":
+                        for s in range(16):
+                            pool.commit(s, at + 1)
+                    program.run(pack([SlotRows(s, at, [s + 1], logits=[0]) for s in range(16)]), base)
+                grown[name].append(time.perf_counter() - start)
+        pool.check_integrity(deep=True)
+        ok &= same
+        ratio = statistics.median(times["plain"]) / statistics.median(times["pool"])
+        row(
+            f"pool {shape} {config.layers} layers, 16 requests: bits {'equal' if same else 'DIFFER'}, "
+            f"plain/pool round time "
+            f"{ratio:.3f}, with the window growing {min(grown['plain']) / min(grown['pool']):.3f}"
+        )
+        pool.close()
+        stock.trim()
+        del program, plain, pool, pooled
+        torch.cuda.empty_cache()
+    return ok
+
+
+PROMPTS = (
+    "The capital of France is", "def fibonacci(n):", "Once upon a time, in a small village by the sea,",
+    "Water boils at", "The three laws of motion say that", "To make bread you need", "import numpy as np\n",
+    "Dear Sir or Madam,",
+)  # fmt: skip
+
+
+def model(path: Path, length: int = 96) -> None:
+    """A real model from a file: greedy texts at one slot, and eight at once beside each other's prompts."""
+    file = open_gguf(path)
+    config = llama_config(file.metadata, file.tensors)
+    tokenizer = load_tokenizer(file.metadata)
+    runner = CudaRunner(config, file.tensors, device=torch.device("cuda"), max_rows=256, positions=config.context)
+    torch.cuda.synchronize()
+    stock = PageStock(CudaDriver(0, torch.cuda.current_stream().cuda_stream))
+    pool = KvPool(runner.layout, [2048] * 8, margin_rows=64, ranges=device_ranges(stock))
+    runner.attach(pool, 8)
+    texts = [tokenizer.prompt_ids(p * (1 + 6 * (i % 3))) for i, p in enumerate(PROMPTS)]
+
+    def forward(shares: list[SlotRows]) -> np.ndarray:
+        for share in shares:
+            pool.commit(share.slot, share.start + len(share.tokens))
+        return runner.forward(pack(shares))
+
+    def alone(prompt: list[int]) -> tuple[list[int], float]:
+        out = [int(forward([SlotRows(0, 0, prompt, logits=[len(prompt) - 1])])[0].argmax())]
+        start = time.perf_counter()
+        while len(out) < length:
+            at = len(prompt) + len(out) - 1
+            out.append(int(forward([SlotRows(0, at, [out[-1]], logits=[0])])[0].argmax()))
+        seconds = time.perf_counter() - start
+        pool.release(0, 0)
+        return out, seconds
+
+    want = [alone(t) for t in texts]
+    again = [alone(t) for t in texts]
+    # A new request's prompt is read in two chunks beside the others' decoding, one request joining every third round.
+    got: list[list[int]] = [[] for _ in texts]
+    read = [0] * 8
+    rounds = 0
+    while any(len(g) < length for g in got):
+        shares = []
+        for s, prompt in enumerate(texts):
+            if rounds < 3 * s or len(got[s]) >= length:
+                continue
+            if read[s] < len(prompt):
+                end = min(len(prompt), read[s] + max(1, len(prompt) // 2))
+                shares.append(
+                    SlotRows(
+                        s, read[s], prompt[read[s] : end], logits=[end - read[s] - 1] if end == len(prompt) else []
+                    )
+                )
+                read[s] = end
+            else:
+                shares.append(SlotRows(s, len(prompt) + len(got[s]) - 1, [got[s][-1]], logits=[0]))
+        if shares:
+            choices = iter(forward(shares).argmax(1).tolist())
+            for share in shares:
+                if share.logits:
+                    got[share.slot].append(next(choices))
+        rounds += 1
+    start = time.perf_counter()
+    for at in range(300, 364):
+        forward([SlotRows(s, at, [5], logits=[0]) for s in range(8)])
+    eight = 8 * 64 / (time.perf_counter() - start)
+    equal = sum(g == w[0] for g, w in zip(got, want, strict=True))
+    pool.check_integrity(deep=True)
+    say(
+        "model text: "
+        + b"".join(tokenizer.token_bytes(t) for t in want[0][0]).decode(errors="replace").replace("\n", " ")
+    )
+    row(
+        f"model {path.name} on the card: {equal}/8 texts beside others equal the text alone, "
+        f"{sum(a[0] == w[0] for a, w in zip(again, want, strict=True))}/8 repeat; one "
+        f"{length / min(a[1] for a in again):.0f} tok/s, eight {eight:.0f} tok/s (the host's choice included); "
+        f"{runner.backend_reason}"
+    )
+    pool.close()
