@@ -256,8 +256,8 @@ def _model(settings: Settings, reading: MemoryReading, floors: Floors) -> tuple[
 def _advise(path: Path, settings: Settings, reading: MemoryReading, floors: Floors) -> SlotAdvice:
     """Raises DamagedModel or UnsupportedModel."""
     from engine.boot import SIDE_WINDOW
-    from engine.models.llama import kv_layout
     from engine.models.gguf_config import llama_config
+    from engine.models.llama import kv_layout
     from engine.weights.gguf import open_gguf
 
     file = open_gguf(path)
