@@ -6,6 +6,10 @@ At every position of the texts both say what comes next. Where the peer is sure 
 `GAP_NATS` apart) the best tokens must agree `LEAST_AGREEMENT` of the time, and the mean losses must be within
 `MOST_LOSS_RATIO` of each other. Exits 1 where either fails. `--record` keeps the peer's side for the test that needs no
 peer.
+
+Over quantised weights both round their activations to 8 bits, and one flipped rounding moves all that follow, so near
+ties fall as chance has it: the peer agrees with itself no better when its batch changes. `--unpacked` has both read a
+float32 copy of the same weights, where nothing is rounded and every position must agree.
 """
 
 from __future__ import annotations
@@ -16,12 +20,14 @@ import math
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import gguf
 import httpx
 import numpy as np
 
@@ -77,6 +83,29 @@ class Agreement:
 
 def load_model(path: Path) -> LoadedModel:
     return load(EngineConfig(model=path, model_name=path.stem), lambda _: None)
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """A copy of the GGUF file at `path` with every tensor as float32, until the block ends."""
+    source = gguf.GGUFReader(path)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / f"{path.stem}.float32.gguf"
+        architecture = source.get_field("general.architecture")
+        if architecture is None:
+            raise ValueError(f"{path} names no general.architecture")
+        writer = gguf.GGUFWriter(copy, str(architecture.contents()))
+        for name, field in source.fields.items():
+            if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+                writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
+        for tensor in source.tensors:
+            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+            writer.add_tensor(tensor.name, values.reshape(tuple(int(n) for n in reversed(tensor.shape))))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        yield copy
 
 
 def texts(model: LoadedModel) -> list[list[int]]:
@@ -188,8 +217,14 @@ def main() -> int:
     where.add_argument("--url", help="a running llama-server with the same model")
     parser.add_argument("--model", default=catalog.DEFAULT_MODEL, help="a built-in model or a GGUF file")
     parser.add_argument("--record", type=Path, help="keep the peer's predictions in this file")
+    parser.add_argument("--unpacked", action="store_true", help="both sides read a float32 copy of the weights")
     options = parser.parse_args()
     path = catalog.resolve(options.model)
+    with unpacked(path) if options.unpacked else nullcontext(path) as file:
+        return _run(options, file)
+
+
+def _run(options: argparse.Namespace, path: Path) -> int:
     model = load_model(path)
     sequences = texts(model)
     vocab = model.served.tokenizer.vocab_size
