@@ -60,7 +60,7 @@ def load(config: EngineConfig, progress: Progress) -> LoadedModel:
             model_config,
             _Counted(file.tensors, progress),
             threads=config.threads or available(),
-            max_rows=max(ROWS, config.prefill_chunk or 0, config.parallel),
+            max_rows=max(ROWS, min(config.prefill_chunk or 0, model_config.context), config.parallel),
             backend=backend,
         )
     except ValueError as error:

@@ -80,7 +80,12 @@ def check_free(settings: Settings) -> None:
     """Refuse early, before a model is fetched or read, where the port or the state directory is taken. The service
     checks both again when it takes them."""
     folder = state_dir(settings)
-    if is_locked(folder):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = is_locked(folder)
+    except OSError as why:
+        raise CommandError(f"the state directory {folder} cannot be used: {why.strerror}", Exit.USAGE) from why
+    if taken:
         record = read_record(folder)
         raise CommandError(str(StateDirLocked(folder, record.pid if record else None)), Exit.REFUSED)
     try:

@@ -98,7 +98,9 @@ def assert_restored(terminal: Terminal) -> None:
 def test_q_restores_the_terminal(engine: FakeHealth) -> None:
     terminal = start(engine.url)
     terminal.wait_for("Yielded")
-    terminal.child.send("q")
+    # A mouse that moves meanwhile, on a terminal that reports it all the same.
+    moves = "".join(f"\x1b[<35;{column};9M" for column in range(1, 60))
+    terminal.child.send(moves + "q" + moves)
     terminal.end()
     assert_restored(terminal)
     assert "left with 0" in terminal.written
@@ -139,8 +141,9 @@ def test_a_bracketed_paste_of_20_kb_stays_in_the_filter(engine: FakeHealth) -> N
     assert terminal.child.exitstatus == 0
 
 
-def test_no_color_sends_no_colour_and_every_state_has_a_word(engine: FakeHealth) -> None:
-    terminal = start(engine.url, NO_COLOR="1")
+@pytest.mark.parametrize("around", [{}, {"TERM": "tmux-256color", "TMUX": "/tmp/tmux-0/default,1,0"}])
+def test_no_color_sends_no_colour_and_every_state_has_a_word(engine: FakeHealth, around: dict[str, str]) -> None:
+    terminal = start(engine.url, NO_COLOR="1", **around)
     terminal.wait_for("Yielded")
     screen = "\n".join(terminal.screen.display)
     for sign in ("● ok", "▶ Writing", "‖ Yielded", "○ Idle", "● decider loaded", "◉ live"):

@@ -48,6 +48,11 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert done[-1] <= stages[-1].total_bytes == sum(t.n_bytes for t in gguf.GGUFReader(path).tensors)
 
 
+def test_a_pass_is_never_longer_than_the_window(tmp_path: Path) -> None:
+    config = EngineConfig(model=written(tmp_path), model_name="tiny", threads=1, prefill_chunk=10**9)
+    assert load(config, lambda _: None).runner.max_rows <= 512
+
+
 def test_a_file_without_a_template_or_a_start_token_loads(tmp_path: Path) -> None:
     path = written(tmp_path, chat_template=ABSENT, ggml__bos_token_id=ABSENT, ggml__add_bos_token=ABSENT)
     served = loaded(path).served

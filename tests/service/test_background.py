@@ -180,6 +180,23 @@ def test_a_stream_that_outlasts_the_drain_gets_a_final_event(box: Box) -> None:
         assert engine.wait(LONG_S) == Exit.OK
 
 
+def test_a_signal_in_a_long_read_is_bounded(box: Box) -> None:
+    box.env["TANDEM_DRAIN_TIMEOUT"] = "0.05"
+    body = json.dumps({"prompt": list(range(10, 1000)), "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    with box.spawn("serve") as engine:
+        wait_status(box, "ok")
+        with socket.create_connection(("127.0.0.1", box.port), timeout=LONG_S) as stream:
+            stream.sendall(head.encode() + body)
+            while health(Address.of(f"http://127.0.0.1:{box.port}")).lanes[0].state != "prefilling":
+                assert engine.poll() is None
+            engine.terminate()
+            heard = rest_of(stream)
+            assert b'"code":"draining"' in heard
+            assert b'"text":"' not in heard
+        assert engine.wait(LONG_S) == Exit.OK
+
+
 def test_a_second_signal_ends_at_once(box: Box) -> None:
     with box.spawn("serve") as engine:
         wait_status(box, "ok")

@@ -142,3 +142,13 @@ def test_a_held_state_directory_is_refused_before_a_model_is_looked_for(
         code = run(["serve", "--model", "no-such-model", "--port", "0", "--state-dir", str(folder)])
     assert code == Exit.REFUSED
     assert str(folder) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["/proc/nowhere", "a file/engine"])
+def test_a_state_directory_that_cannot_be_is_one_line(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a file").touch()
+    there = str(tmp_path / folder)
+    assert run(["serve", "--port", "0", "--model", "nowhere", "--state-dir", there]) == Exit.USAGE
+    assert capsys.readouterr().err.startswith(f"tandem: the state directory {there} cannot be used: ")

@@ -21,7 +21,7 @@ from engine.memory.probe import FixedProbe
 from engine.protocol import Health
 from engine.rows import RowBatch
 from tests.engine.http.conftest import SERVICE
-from tests.engine.http.talk import COMPLETIONS, content_of, error_of, events
+from tests.engine.http.talk import CHAT, COMPLETIONS, chat_body, content_of, error_of, events
 from tests.support.fake_model import FakeRunner, fake_model, greedy, reading
 from tests.support.scripted_engine import wait_until
 from tests.support.served import Served, served
@@ -310,6 +310,14 @@ def test_the_limits_of_every_field_are_servable(house: Callable[..., House]) -> 
         for temperature in (0, 1):
             response = h.post(**{"temperature": temperature, "max_tokens": 4, "seed": 3, **fields})
             assert response.status_code == 200, (fields, response.text)
+
+
+def test_chat_with_a_model_that_has_no_template(house: Callable[..., House]) -> None:
+    h = house()
+    refused = h.client.post(CHAT, json=chat_body())
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "no_chat_template")
+    assert "/v1/completions" in error_of(refused)["message"]
+    assert h.post().status_code == 200
 
 
 def test_cached_tokens_are_the_truth(house: Callable[..., House]) -> None:
