@@ -18,6 +18,14 @@ class Form(StrEnum):
     Q4_0 = "q4_0"
     Q4_1 = "q4_1"
     Q8_0 = "q8_0"
+    Q4_K = "q4_k"
+    Q5_K = "q5_k"
+    Q6_K = "q6_k"
+
+    @property
+    def quantised(self) -> bool:
+        """Whether values are integer codes under scales."""
+        return self not in (Form.F32, Form.F16, Form.BF16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,9 @@ BLOCKS: dict[Form, BlockSpec] = {
     Form.Q4_0: BlockSpec(32, 18),
     Form.Q4_1: BlockSpec(32, 20),
     Form.Q8_0: BlockSpec(32, 34),
+    Form.Q4_K: BlockSpec(256, 144),
+    Form.Q5_K: BlockSpec(256, 176),
+    Form.Q6_K: BlockSpec(256, 210),
 }
 
 

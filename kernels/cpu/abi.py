@@ -6,13 +6,23 @@ import ctypes as c
 
 from kernels.forms import Form
 
-FORM_CODES: dict[Form, int] = {Form.F32: 0, Form.F16: 1, Form.BF16: 2, Form.Q4_0: 3, Form.Q4_1: 4, Form.Q8_0: 5}
+FORM_CODES: dict[Form, int] = {
+    Form.F32: 0,
+    Form.F16: 1,
+    Form.BF16: 2,
+    Form.Q4_0: 3,
+    Form.Q4_1: 4,
+    Form.Q8_0: 5,
+    Form.Q4_K: 6,
+    Form.Q5_K: 7,
+    Form.Q6_K: 8,
+}
 
 OP_NAMES = ("embed", "project", "rotate_store", "attend", "add_linear", "project_gated", "head", "angles")
 OP_CODES = {name: code for code, name in enumerate(OP_NAMES)}
 
 MAX_HEAD_DIM = 256
-QUANTISED_BLOCK_BYTES = 40
+QUANTISED_BLOCK_BYTES = 44
 
 
 class Matrix(c.Structure):

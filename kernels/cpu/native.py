@@ -31,6 +31,9 @@ RUNS_AS: dict[Form, str] = {
     Form.Q4_0: "int4 group 32, int8 activations",
     Form.Q4_1: "int4 group 32, int8 activations",
     Form.Q8_0: "int8 group 32, int8 activations",
+    Form.Q4_K: "int4 group 32 of 256, int8 activations",
+    Form.Q5_K: "int5 group 32 of 256, int8 activations",
+    Form.Q6_K: "int6 group 16 of 256, int8 activations",
 }
 
 

@@ -14,7 +14,7 @@ from engine.rows import SlotRows, pack
 from kernels.cpu.native import NativeProgram
 from kernels.forms import Form
 from tests.kernels.backends import NAMES, named
-from tests.support.tiny_model import QWEN_LIKE, TINY, PlainKv, tiny_tensors
+from tests.support.tiny_model import QWEN_LIKE, TINY, PlainKv, fitting, tiny_tensors
 
 SLOTS = 101
 WINDOW = 320
@@ -24,6 +24,8 @@ CASES = [
     *((name, TINY, Form.Q4_1, Form.Q8_0) for name in NAMES),
     *(("native", TINY, form, form) for form in (Form.Q4_0, Form.F32)),
     ("native", QWEN_LIKE, Form.Q4_0, Form.F16),
+    ("native", QWEN_LIKE, Form.Q4_K, Form.Q6_K),
+    ("native", TINY, Form.Q5_K, Form.Q5_K),
 ]
 
 
@@ -81,6 +83,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 def make(name: str, config: LlamaConfig, form: Form, head_form: Form, threads: int = 2) -> CpuRunner:
+    config = fitting(config, form)
     tensors = tiny_tensors(config, form, head_form)
     return CpuRunner(config, tensors, threads=threads, max_rows=160, backend=named(name))
 

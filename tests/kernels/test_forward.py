@@ -15,7 +15,7 @@ from kernels import reference
 from kernels.forms import Form
 from kernels.reference_ops import ReferenceOps
 from tests.kernels.backends import each_backend, named
-from tests.support.tiny_model import QWEN_LIKE, TINY, PlainKv, tiny_tensors
+from tests.support.tiny_model import QWEN_LIKE, TINY, PlainKv, fitting, tiny_tensors
 
 VARIANTS = {
     "llama": TINY,
@@ -68,8 +68,7 @@ def largest_difference(config: LlamaConfig, form: Form, head_form: Form, name: s
 def test_forms(name: str, form: Form) -> None:
     """Quantised inputs round differently here and there, so quantised forms agree to a rounding step; float forms
     to float32."""
-    quantised = form in (Form.Q4_0, Form.Q4_1, Form.Q8_0)
-    assert largest_difference(TINY, form, form, name) < (3e-2 if quantised else 1e-3)
+    assert largest_difference(fitting(TINY, form), form, form, name) < (3e-2 if form.quantised else 1e-3)
 
 
 @each_backend
@@ -81,12 +80,13 @@ def test_variants(name: str, variant: str) -> None:
 @pytest.mark.parametrize("form", list(Form))
 def test_portable_bits(form: Form) -> None:
     """The plain C++ kernels and this machine's instructions compute the same bits."""
-    tensors = tiny_tensors(QWEN_LIKE, form, form)
+    config = fitting(QWEN_LIKE, form)
+    tensors = tiny_tensors(config, form, form)
     results = []
     for name in ("native", "portable"):
-        runner = CpuRunner(QWEN_LIKE, tensors, threads=2, max_rows=160, backend=named(name))
+        runner = CpuRunner(config, tensors, threads=2, max_rows=160, backend=named(name))
         kv = PlainKv(runner.layout, 2, 160)
         runner.attach(kv, 2)
-        results.append([runner.forward(b).copy() for b in batches(np.random.default_rng(2), QWEN_LIKE.vocab)])
+        results.append([runner.forward(b).copy() for b in batches(np.random.default_rng(2), config.vocab)])
     for native, portable in zip(*results, strict=True):
         assert np.array_equal(native.view(np.uint32), portable.view(np.uint32))

@@ -40,8 +40,16 @@ def raw(name: str, form: Form, shape: tuple[int, ...], random: np.random.Generat
         data = (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     else:
         blocks = random.integers(0, 256, (rows, shape[1] // spec.values, spec.bytes), dtype=np.uint8)
-        step = scale / (64 if form is Form.Q8_0 else 4)
-        _write_half(blocks, 0, random.uniform(0.5, 1.5, blocks.shape[:2]) * step)
+        size = random.uniform(0.5, 1.5, blocks.shape[:2]) * scale
+        if form in (Form.Q4_K, Form.Q5_K):
+            # Codes around their middle, times scales and minima of 6 bits.
+            half = 8 if form is Form.Q4_K else 16
+            _write_half(blocks, 0, size / (16 * half))
+            _write_half(blocks, 2, size / 16)
+        elif form is Form.Q6_K:
+            _write_half(blocks, 208, size / 1024)
+        else:
+            _write_half(blocks, 0, size / (64 if form is Form.Q8_0 else 4))
         if form is Form.Q4_1:
             _write_half(blocks, 2, random.uniform(-2.5, -1.5, blocks.shape[:2]) * scale)
         data = blocks.reshape(rows, -1)
@@ -79,6 +87,11 @@ def tiny_tensors(config: LlamaConfig, form: Form, head_form: Form, seed: int = 0
         add(f"{at}.ffn_up.weight", form, config.ffn, config.hidden)
         add(f"{at}.ffn_down.weight", form, config.hidden, config.ffn)
     return made
+
+
+def fitting(config: LlamaConfig, form: Form) -> LlamaConfig:
+    """`config`, widened where the form's blocks need it."""
+    return replace(config, hidden=256, ffn=512, heads=16) if BLOCKS[form].values > 32 else config
 
 
 class PlainKv:

@@ -107,15 +107,18 @@ inline F8 f8_exp2i(I8 n) {
 inline F8 f8_if_less(F8 x, F8 limit, F8 y, F8 z) {
     return {_mm256_blendv_ps(z.v, y.v, _mm256_cmp_ps(x.v, limit.v, _CMP_LT_OQ))};
 }
-// Store four vectors of values in [-127, 127] as 32 bytes; returns their sum.
-inline int32_t i8_store32(int8_t* q, I8 a, I8 b, I8 c, I8 d) {
+inline I8 i8_load_u8(const uint8_t* p) { return {_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))}; }
+inline int32_t i8_sum(I8 a, I8 b) {
+    const __m256i both = _mm256_add_epi32(a.v, b.v);
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+// Store four vectors of values in [-127, 127] as 32 bytes.
+inline void i8_store32(int8_t* q, I8 a, I8 b, I8 c, I8 d) {
     const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(a.v, b.v), _mm256_packs_epi32(c.v, d.v));
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     _mm256_storeu_si256((__m256i*)q, _mm256_permutevar8x32_epi32(packed, order));
-    const __m256i four = _mm256_add_epi32(_mm256_add_epi32(a.v, b.v), _mm256_add_epi32(c.v, d.v));
-    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
 }
 
 #else
@@ -192,16 +195,23 @@ inline F8 f8_exp2i(I8 n) {
 inline F8 f8_if_less(F8 x, F8 limit, F8 y, F8 z) {
     return f8_each([&](int i) { return x.v[i] < limit.v[i] ? y.v[i] : z.v[i]; });
 }
-inline int32_t i8_store32(int8_t* q, I8 a, I8 b, I8 c, I8 d) {
+inline I8 i8_load_u8(const uint8_t* p) {
+    I8 r;
+    for (int i = 0; i < 8; ++i) r.v[i] = p[i];
+    return r;
+}
+inline int32_t i8_sum(I8 a, I8 b) {
     int32_t sum = 0;
+    for (int i = 0; i < 8; ++i) sum += a.v[i] + b.v[i];
+    return sum;
+}
+inline void i8_store32(int8_t* q, I8 a, I8 b, I8 c, I8 d) {
     for (int i = 0; i < 8; ++i) {
         q[i] = int8_t(a.v[i]);
         q[8 + i] = int8_t(b.v[i]);
         q[16 + i] = int8_t(c.v[i]);
         q[24 + i] = int8_t(d.v[i]);
-        sum += a.v[i] + b.v[i] + c.v[i] + d.v[i];
     }
-    return sum;
 }
 
 #endif
