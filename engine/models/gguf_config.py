@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from engine.models.llama import LlamaConfig, RopeScaling
 from engine.weights.gguf import DamagedModel, Metadata, UnsupportedModel
 from kernels.forms import RawTensor
 
-ARCHITECTURES = ("llama",)
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What an architecture does its own way; fields as in `LlamaConfig`."""
+
+    rope_interleaved: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+ARCHITECTURES: Mapping[str, Variant] = MappingProxyType({
+    "llama": Variant(rope_interleaved=True),
+    "qwen2": Variant(qkv_bias=True),
+    "qwen3": Variant(qk_norm=True),
+})  # fmt: skip
 ROPE_SCALINGS = ("none", "linear", "yarn")
 
 
@@ -20,7 +36,8 @@ def llama_config(metadata: Metadata, tensors: Mapping[str, RawTensor]) -> LlamaC
     scaling or a variant that cannot be run, DamagedModel for values that contradict each other.
     """
     arch = metadata.text("general.architecture")
-    if arch not in ARCHITECTURES:
+    variant = ARCHITECTURES.get(arch)
+    if variant is None:
         raise UnsupportedModel(
             f"{metadata.path}: architecture {arch!r} cannot be run yet; supported are {', '.join(ARCHITECTURES)}"
         )
@@ -53,6 +70,9 @@ def llama_config(metadata: Metadata, tensors: Mapping[str, RawTensor]) -> LlamaC
             rope_base=metadata.number(f"{arch}.rope.freq_base", 10000.0),
             rope_dims=rope_dims,
             rope_scaling=_rope_scaling(metadata, arch, context),
+            rope_interleaved=variant.rope_interleaved,
+            qkv_bias=variant.qkv_bias,
+            qk_norm=variant.qk_norm,
         )
     except (DamagedModel, UnsupportedModel):
         raise

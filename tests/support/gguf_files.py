@@ -1,4 +1,4 @@
-"""Writes small GGUF files for tests: a tiny Llama with a byte-level vocabulary, any part left out or replaced."""
+"""Writes small GGUF files for tests: a tiny Llama or Qwen with a byte-level vocabulary, any part changed or absent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from gguf.constants import GGMLQuantizationType, TokenType
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
+from kernels.forms import Form
+from tests.support.tiny_model import raw
+
 CHATML = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+K_QUANTS = (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q5_K, GGMLQuantizationType.Q6_K)
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 WORDS = ("th", "he", "Ġt", "Ġth", "the", "Ġthe", "in", "Ġa", "er", "an", "hi", "lo", "us", "ser", "user", "is", "Ġis")
 
@@ -41,9 +45,11 @@ Override = Absent | bool | int | float | str | list[str] | list[int] | list[floa
 
 @dataclass(frozen=True)
 class TinyLlama:
-    """A Llama of a few thousand weights. `form` is that of every matrix; `metadata` overrides or removes keys;
-    `tensors` adds or replaces float32 tensors."""
+    """A Llama of a few thousand weights, or another `arch`: qwen2 adds random biases, qwen3 random norms of Q and K.
+    `form` is that of every matrix; `metadata` overrides or removes keys; `tensors` adds or replaces float32 tensors.
+    A K-quant form needs `width` and `hidden` in multiples of 256, and its values are random codes."""
 
+    arch: str = "llama"
     layers: int = 2
     width: int = 64
     heads: int = 4
@@ -54,6 +60,8 @@ class TinyLlama:
     head_form: GGMLQuantizationType = GGMLQuantizationType.Q8_0
     seed: int = 0
     scale: float = 0.3
+    head_dim: int | None = None
+    own_head: bool = False
     metadata: dict[str, Override] = field(default_factory=dict)
     tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
@@ -77,16 +85,16 @@ def write_tiny_llama(path: Path, spec: TinyLlama | None = None) -> Path:
     tokens, types, merges = vocabulary()
     values: dict[str, Override] = {
         "general.name": "tiny",
-        "llama.block_count": spec.layers,
-        "llama.context_length": spec.window,
-        "llama.embedding_length": spec.width,
-        "llama.feed_forward_length": spec.hidden,
-        "llama.attention.head_count": spec.heads,
-        "llama.attention.head_count_kv": spec.kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.freq_base": 10000.0,
-        "llama.rope.dimension_count": spec.width // spec.heads,
-        "llama.vocab_size": len(tokens),
+        f"{spec.arch}.block_count": spec.layers,
+        f"{spec.arch}.context_length": spec.window,
+        f"{spec.arch}.embedding_length": spec.width,
+        f"{spec.arch}.feed_forward_length": spec.hidden,
+        f"{spec.arch}.attention.head_count": spec.heads,
+        f"{spec.arch}.attention.head_count_kv": spec.kv_heads,
+        f"{spec.arch}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{spec.arch}.rope.freq_base": 10000.0,
+        f"{spec.arch}.rope.dimension_count": spec.head_dim or spec.width // spec.heads,
+        f"{spec.arch}.vocab_size": len(tokens),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": tokens,
@@ -97,7 +105,9 @@ def write_tiny_llama(path: Path, spec: TinyLlama | None = None) -> Path:
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": CHATML,
     }
-    arch = spec.metadata.get("general.architecture", "llama")
+    if spec.head_dim:
+        values |= {f"{spec.arch}.attention.{part}_length": spec.head_dim for part in ("key", "value")}
+    arch = spec.metadata.get("general.architecture", spec.arch)
     writer = gguf.GGUFWriter(path, str(arch))
     for key, value in (values | spec.metadata).items():
         if value is not ABSENT and key != "general.architecture":
@@ -109,7 +119,7 @@ def write_tiny_llama(path: Path, spec: TinyLlama | None = None) -> Path:
         if form == GGMLQuantizationType.F32:
             writer.add_tensor(name, data)
         else:
-            writer.add_tensor(name, quantize(data, form), raw_dtype=form)
+            writer.add_tensor(name, _blocks(data, form, spec), raw_dtype=form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -131,24 +141,41 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Override) -> None:
             writer.add_array(key, value)
 
 
+def _blocks(data: NDArray[np.float32], form: GGMLQuantizationType, spec: TinyLlama) -> NDArray[np.uint8]:
+    if form in K_QUANTS:
+        random = np.random.default_rng(spec.seed)
+        return raw("", Form[form.name], data.shape, random, spec.scale).data
+    blocks: NDArray[np.uint8] = quantize(data, form)
+    return blocks
+
+
 def _weights(spec: TinyLlama, vocab: int) -> dict[str, NDArray[np.float32]]:
     rng = np.random.default_rng(spec.seed)
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:
         return (rng.standard_normal((rows, columns)) * spec.scale).astype(np.float32)
 
-    kv_width = spec.width // spec.heads * spec.kv_heads
+    head_dim = spec.head_dim or spec.width // spec.heads
+    q_width, kv_width = head_dim * spec.heads, head_dim * spec.kv_heads
     found = {"token_embd.weight": matrix(vocab, spec.width), "output_norm.weight": np.ones(spec.width, np.float32)}
     for i in range(spec.layers):
         found |= {
             f"blk.{i}.attn_norm.weight": np.ones(spec.width, np.float32),
-            f"blk.{i}.attn_q.weight": matrix(spec.width, spec.width),
+            f"blk.{i}.attn_q.weight": matrix(q_width, spec.width),
             f"blk.{i}.attn_k.weight": matrix(kv_width, spec.width),
             f"blk.{i}.attn_v.weight": matrix(kv_width, spec.width),
-            f"blk.{i}.attn_output.weight": matrix(spec.width, spec.width),
+            f"blk.{i}.attn_output.weight": matrix(spec.width, q_width),
             f"blk.{i}.ffn_norm.weight": np.ones(spec.width, np.float32),
             f"blk.{i}.ffn_gate.weight": matrix(spec.hidden, spec.width),
             f"blk.{i}.ffn_up.weight": matrix(spec.hidden, spec.width),
             f"blk.{i}.ffn_down.weight": matrix(spec.width, spec.hidden),
         }
+        if spec.arch == "qwen2":
+            for part, size in (("q", q_width), ("k", kv_width), ("v", kv_width)):
+                found[f"blk.{i}.attn_{part}.bias"] = matrix(1, size)[0]
+        if spec.arch == "qwen3":
+            for part in ("q", "k"):
+                found[f"blk.{i}.attn_{part}_norm.weight"] = 1 + matrix(1, head_dim)[0]
+    if spec.own_head:
+        found["output.weight"] = matrix(vocab, spec.width)
     return found | spec.tensors

@@ -1,4 +1,4 @@
-"""A Llama file's metadata as a configuration: what is read, what is refused by name."""
+"""A model file's metadata as a configuration: what is read, what is refused by name."""
 
 from __future__ import annotations
 
@@ -89,6 +89,23 @@ def test_what_cannot_be_run_is_named(
 
 
 def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
-    file = open_gguf(write_tiny_llama(tmp_path / "t.gguf", TinyLlama(metadata={"general.architecture": "qwen2"})))
-    with pytest.raises(UnsupportedModel, match="architecture 'qwen2' cannot be run yet; supported are llama"):
+    file = open_gguf(write_tiny_llama(tmp_path / "t.gguf", TinyLlama(metadata={"general.architecture": "gemma"})))
+    with pytest.raises(
+        UnsupportedModel, match="architecture 'gemma' cannot be run yet; supported are llama, qwen2, qwen3"
+    ):
         llama_config(file.metadata, file.tensors)
+
+
+def test_qwen_variants(tmp_path: Path) -> None:
+    found = {}
+    for spec in (
+        TinyLlama(arch="qwen2", metadata={"qwen2.rope.dimension_count": ABSENT}),
+        TinyLlama(arch="qwen3", head_dim=24),
+    ):
+        file = open_gguf(write_tiny_llama(tmp_path / f"{spec.arch}.gguf", spec))
+        found[spec.arch] = llama_config(file.metadata, file.tensors)
+    assert {a: (c.rope_interleaved, c.qkv_bias, c.qk_norm) for a, c in found.items()} == {
+        "qwen2": (False, True, False),
+        "qwen3": (False, False, True),
+    }
+    assert {a: (c.head_dim, c.rope_dims) for a, c in found.items()} == {"qwen2": (16, 16), "qwen3": (24, 24)}

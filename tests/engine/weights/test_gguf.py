@@ -39,7 +39,7 @@ def test_metadata_is_what_was_written(tiny: Path) -> None:
 @pytest.mark.parametrize("form", list(Form))
 def test_tensors_hold_the_blocks_of_every_form(form: Form, tmp_path: Path) -> None:
     kind = GGMLQuantizationType[form.name]
-    path = write_tiny_llama(tmp_path / "t.gguf", TinyLlama(form=kind, head_form=kind))
+    path = write_tiny_llama(tmp_path / "t.gguf", TinyLlama(form=kind, head_form=kind, width=256, hidden=512))
     ours = open_gguf(path).tensors
     for theirs in gguf.GGUFReader(path).tensors:
         tensor = ours[theirs.name]
@@ -72,15 +72,15 @@ def test_getters_refuse_other_types_by_key(tiny: Path) -> None:
 def test_a_form_that_cannot_run_is_listed_but_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "k.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tensor("blk.0.attn_q.weight", np.zeros((4, 144), np.uint8), raw_dtype=GGMLQuantizationType.Q4_K)
+    writer.add_tensor("blk.0.attn_q.weight", np.zeros((4, 84), np.uint8), raw_dtype=GGMLQuantizationType.Q2_K)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     info = read_header(path).infos["blk.0.attn_q.weight"]
-    assert (info.form.name, info.shape, info.bytes) == ("q4_k", (4, 256), 576)
+    assert (info.form.name, info.shape, info.bytes) == ("q2_k", (4, 256), 336)
     with pytest.raises(
-        UnsupportedModel, match=r"Q4_K cannot be run yet; supported are F32, F16, BF16, Q4_0, Q4_1, Q8_0"
+        UnsupportedModel, match=r"Q2_K cannot be run yet; supported are F32, F16, BF16, Q4_0, Q4_1, Q8_0"
     ):
         open_gguf(path)
 
