@@ -75,6 +75,13 @@ class CpuRunner:
             for source, target in moves:
                 ctypes.memmove(base + target * tensor.row_bytes, base + source * tensor.row_bytes, tensor.row_bytes)
 
+    def copy_rows(self, source: int, target: int, start: int, end: int) -> None:
+        if self._base is None:
+            raise RuntimeError("copy_rows before attach")
+        for t, tensor in enumerate(self.layout.tensors):
+            at, size = start * tensor.row_bytes, (end - start) * tensor.row_bytes
+            ctypes.memmove(int(self._base[target, t]) + at, int(self._base[source, t]) + at, size)
+
     def workspace_bytes(self) -> int:
         return self._program.workspace_bytes()
 

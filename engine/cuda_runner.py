@@ -72,7 +72,15 @@ class CudaRunner:
         moves = [(start + node, start + i) for i, node in enumerate(path) if node != i]
         if moves:
             table = torch.tensor(moves, dtype=torch.int32).T.contiguous().to(self._device)
-            move_rows(self._device_base[slot], table[0], table[1], self.config.attention.kv_width)
+            base = self._device_base[slot]
+            move_rows(base, base, table[0], table[1], self.config.attention.kv_width)
+
+    def copy_rows(self, source: int, target: int, start: int, end: int) -> None:
+        if self._base is None:
+            raise RuntimeError("copy_rows before attach")
+        rows = torch.arange(start, end, dtype=torch.int32, device=self._device)
+        base = self._device_base
+        move_rows(base[source], base[target], rows, rows, self.config.attention.kv_width)
 
     def workspace_bytes(self) -> int:
         return self.program.workspace_bytes()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.counters import Ending
+from engine.deadlines import MEMORY_RETRY_S
 from engine.job import Choice
 from engine.kv.pool import CommitRefused
 from engine.lifecycle import Lifecycle
@@ -20,8 +21,6 @@ from engine.rows import SlotRows, pack
 from engine.sampling import NonFiniteLogits
 from engine.scheduler import Reader, choose_reader, chunk_end
 from engine.state import EngineState
-
-MEMORY_RETRY_S = 10
 
 Logits = NDArray[np.float32]
 
@@ -91,6 +90,8 @@ class Rounds:
 
     def _read(self, choice: Choice) -> None:
         slot = choice.slot
+        if not self._copy_from_sibling(choice):
+            return
         start = slot.state.rows
         end = chunk_end(start, choice.prompt_len, self._state.chunk)
         last = end == choice.prompt_len
@@ -113,6 +114,31 @@ class Rounds:
         reason = self._take_token(choice, logits[0])
         if reason is not None:
             self._lifecycle.finish(choice, reason)
+
+    def _copy_from_sibling(self, choice: Choice) -> bool:
+        """Take over what another choice of the request has read of their prompt; whether the request still runs.
+
+        A row's bits are those of its path, so a copy is what reading would give. The last token is read in any case:
+        its logits are not kept.
+        """
+        slot = choice.slot
+        siblings = [c.slot for c in choice.job.running if c is not choice]
+        source = max(siblings, key=lambda s: s.state.rows, default=None)
+        if source is None or slot.state.recurrent is not None:
+            return True
+        start, end = slot.state.rows, min(source.state.rows, choice.prompt_len - 1)
+        if end <= start:
+            return True
+        if not self._commit(choice, end):
+            return False
+        try:
+            self._state.model.runner.copy_rows(source.id, slot.id, start, end)
+        except Exception as error:  # noqa: BLE001 - whatever the copy raises ends this request alone
+            self._broke(choice, error)
+            return False
+        slot.state.extend(end - start)
+        choice.cached = end
+        return True
 
     def _forward_round(self, choices: Sequence[Choice]) -> list[tuple[Choice, Logits]]:
         """Each choice's row of logits.

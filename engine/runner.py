@@ -50,6 +50,10 @@ class Runner(Protocol):
         """Keep an accepted path of a tree: copy KV row `start + path[i]` to `start + i`, for i in order."""
         ...
 
+    def copy_rows(self, source: int, target: int, start: int, end: int) -> None:
+        """Copy KV rows `[start, end)` of slot `source` to the same rows of slot `target`, whose pages are committed."""
+        ...
+
     def workspace_bytes(self) -> int:
         """Bytes of transient buffers that this runner holds now."""
         ...

@@ -67,6 +67,37 @@ def test_choices_of_one_request_differ_and_repeat(rig: Make) -> None:
     assert texts[0] == texts[1] == texts[2]
 
 
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+def test_choices_of_one_request_read_their_prompt_once(rig: Make, slots: int) -> None:
+    """Each later choice computes the last prompt row alone, whether its sibling is in another slot or has ended."""
+    params = SamplingParams(temperature=1.0, seed=3)
+    prompt = prompts(1)[0] + [7] * 30
+    alone = rig(parallel=1)
+    _, expected = alone.submit(prompt, 9, n=3, sampling=params)
+    alone.settle()
+    r = rig(parallel=slots, prefill_chunk=16)
+    _, sink = r.submit(prompt, 9, n=3, sampling=params)
+    r.settle()
+    assert [sink.text(choice) for choice in range(3)] == [expected.text(choice) for choice in range(3)]
+    rows = sum(sum(shares.values()) for shares in r.runner.passes)
+    assert rows == len(prompt) + 2 + 3 * (9 - 1)
+    assert sink.of(Done)[0].cached_tokens == 0
+
+
+def test_a_choice_on_a_shorter_match_takes_its_siblings_rows(rig: Make) -> None:
+    """The first choice resumes a conversation; the second has the head of another in its slot."""
+    r = rig(parallel=2)
+    head = prompts(1)[0]
+    for first_user_end, tail in ((0, [8, 9]), (len(head), [5] * 40)):
+        r.submit(head + tail, 4, first_user_end=first_user_end)
+        r.settle()
+    r.runner.passes.clear()
+    _, sink = r.submit(head + [5] * 40 + [6], 4, first_user_end=len(head), n=2)
+    r.settle()
+    assert [sink.tokens(choice) for choice in range(2)] == [greedy(head + [5] * 40 + [6], 4)] * 2
+    assert sum(sum(shares.values()) for shares in r.runner.passes) == 2 + 2 * (4 - 1)
+
+
 def test_two_identical_prompts_in_one_turn(rig: Make) -> None:
     r = rig(parallel=2, max_len=512)
     prompt = list(range(1, 301))

@@ -138,6 +138,17 @@ def test_tree_paths(subject: Subject) -> None:
     assert np.array_equal(subject.logits(SlotRows(0, kept, following, logits=[0]))[0], after)
 
 
+def test_copied_rows(subject: Subject) -> None:
+    """A slot whose rows were copied from another goes on as if it had read them."""
+    prompt = tokens_of(np.random.default_rng(12), 70, subject.vocab)
+    alone = subject.path_alone(prompt)
+    subject.forget()
+    subject.logits(SlotRows(3, 0, prompt[:64]), SlotRows(5, 0, prompt[:20]))
+    subject.runner.copy_rows(3, 5, 20, 64)
+    got = subject.logits(SlotRows(5, 64, prompt[64:], logits=range(6)), SlotRows(3, 64, prompt[64:65], logits=[0]))
+    assert np.array_equal(got, np.concatenate([alone[64:], alone[64:65]]))
+
+
 @pytest.mark.parametrize("slots", [1, 2, 4, 8])
 def test_one_entry(subject: Subject, slots: int) -> None:
     """A three-node tree, a prompt chunk and plain decode through one forward, each row as its path alone."""

@@ -192,6 +192,16 @@ def test_an_accepted_path_moves_down_in_every_tensor() -> None:
         t[[3, 4]] = t[[5, 7]]
     base = torch.tensor([t.data_ptr() for t in tensors], dtype=torch.int64, device=DEVICE)
     source = torch.tensor([5, 7], dtype=torch.int32, device=DEVICE)
-    move_rows(base, source, torch.tensor([3, 4], dtype=torch.int32, device=DEVICE), 24)
+    move_rows(base, base, source, torch.tensor([3, 4], dtype=torch.int32, device=DEVICE), 24)
     for got, expected in zip(tensors, want, strict=True):
         assert torch.equal(got, expected)
+
+
+def test_rows_are_copied_to_another_slot() -> None:
+    slots = torch.arange(2 * 2 * 9 * 24, dtype=torch.int16, device=DEVICE).view(2, 2, 9, 24)
+    want = slots.clone()
+    want[1, :, 2:7] = slots[0, :, 2:7]
+    bases = torch.tensor([[t.data_ptr() for t in slot] for slot in slots], dtype=torch.int64, device=DEVICE)
+    rows = torch.arange(2, 7, dtype=torch.int32, device=DEVICE)
+    move_rows(bases[0], bases[1], rows, rows, 24)
+    assert torch.equal(slots, want)

@@ -150,6 +150,10 @@ class FakeRunner:
             for view in self._views[slot]:
                 view[start + to] = view[start + node]
 
+    def copy_rows(self, source: int, target: int, start: int, end: int) -> None:
+        for to, view in zip(self._views[target], self._views[source], strict=True):
+            to[start:end] = view[start:end]
+
     def workspace_bytes(self) -> int:
         return 0
 
