@@ -21,6 +21,8 @@ def check(request: Request, model: ServedModel, vocab_size: int) -> RequestError
         return _bad(f"max_tokens must be at least 1, got {request.max_tokens}", "max_tokens")
     if request.n < 1:
         return _bad(f"n must be at least 1, got {request.n}", "n")
+    if "" in request.stop:
+        return _bad("stop holds an empty string", "stop")
     for token, _ in request.sampling.logit_bias:
         if not 0 <= token < vocab_size:
             return _bad(f"logit_bias names token {token}; the vocabulary has {vocab_size:,} tokens", "logit_bias")
@@ -33,6 +35,12 @@ def check_text(text: str, tokenizer: Tokenizer, window: int, field: str) -> None
     least = tokenizer.least_tokens(text)
     if least > window:
         raise _too_long(reasons.too_long(least, window, at_least=True), field)
+
+
+def check_count(tokens: int, window: int, field: str) -> None:
+    """Refuse a prompt of more tokens than the window has. Raises RequestError(400)."""
+    if tokens > window:
+        raise _too_long(reasons.too_long(tokens, window), field)
 
 
 def _too_long(message: str, field: str) -> RequestError:

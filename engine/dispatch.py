@@ -15,7 +15,8 @@ from engine.routing import Place, RouteView, SlotView, Wait, route
 from engine.slot import Slot
 from engine.state import EngineState
 
-MEMORY_RETRY_S = 0.25
+MEMORY_LOOK_S = 0.25
+"""How often a request that waits for memory is looked at again: memory comes free without anything ending here."""
 
 
 class Dispatcher:
@@ -43,8 +44,11 @@ class Dispatcher:
                 memory_waits += 1
 
     def next_look(self) -> float:
-        """When waiting requests must be looked at again although nothing ends (the clock's seconds, or infinity)."""
-        return self._look_again if self._state.queue else float("inf")
+        """When the queue must be looked at again (the clock's seconds, or infinity where nothing waits): at once where
+        something ended since the last look, else when time alone can change a decision."""
+        if not self._state.queue:
+            return float("inf")
+        return self._look_again if self._state.settled else 0.0
 
     def _place(self, job: Job, now: float, memory_waits: int) -> bool:
         decision = route(self._view(job, now))
@@ -69,11 +73,9 @@ class Dispatcher:
             slot.claimed = False
         match verdict:
             case Admit(need):
-                state.memory.ledger.reserve(slot.id, need)
-                self._lifecycle.begin(job, place)
-                return True
+                return self._begin(job, place, need)
             case WaitForMemory(reason):
-                self._look_again = min(self._look_again, now + MEMORY_RETRY_S)
+                self._look_again = min(self._look_again, now + MEMORY_LOOK_S)
                 if not job.waited_for_memory:
                     job.waited_for_memory = True
                     state.counters.waiting_memory += 1
@@ -83,6 +85,15 @@ class Dispatcher:
                 error = RequestError(reason, status=400, code="too_large", param="max_tokens")
                 self._lifecycle.fail(job, error, Ending.REFUSED)
                 return False
+
+    def _begin(self, job: Job, place: Place, need: Need) -> bool:
+        try:
+            self._lifecycle.begin(job, place, need)
+        except Exception as defect:  # noqa: BLE001 - what one request cannot begin with must not end the others
+            error = RequestError("this request could not begin in the engine", status=500, code="engine_error")
+            self._lifecycle.fail(job, error, Ending.ERROR, defect)
+            return False
+        return True
 
     def _waits(self, job: Job, wait: WaitState, reason: str, home: int | None, now: float) -> None:
         # Further choices of a request that runs already wait unseen.

@@ -13,6 +13,7 @@ from engine.cache.level import CacheKey
 from engine.counters import Ending
 from engine.detokenizer import Detokenizer
 from engine.job import Choice, Job
+from engine.memory.admission import Need
 from engine.output import TextStream
 from engine.request import Admitted, Done, Event, Failed, FinishReason, RequestError
 from engine.routing import Place
@@ -27,15 +28,20 @@ class Lifecycle:
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
-    def begin(self, job: Job, place: Place) -> Choice:
-        """Start the job's next choice where `place` says, on top of the rows that the slot already holds for it."""
+    def begin(self, job: Job, place: Place, need: Need) -> Choice:
+        """Start the job's next choice where `place` says, on top of the rows that the slot already holds for it, with
+        `need` reserved. Where what the request brings makes that impossible, nothing has changed."""
         state = self._state
         request = job.request
         now = state.clock()
         slot = state.slots[place.slot]
         holder = state.slots[0].running
+        index = job.pending[0]
+        sampler = Sampler(request.sampling, choice=index, prompt_len=job.prompt_len, logprobs=request.logprobs)
+        stream = TextStream(job.sink, index, Detokenizer(state.served.tokenizer, request.stop))
+        state.memory.ledger.reserve(slot.id, need)
+        job.pending.popleft()
         cached = state.resident.restore(slot, job.key, job.prompt_len - 1)
-        index = job.pending.popleft()
         choice = Choice(
             job=job,
             index=index,
@@ -44,8 +50,8 @@ class Lifecycle:
             prompt_len=job.prompt_len,
             cached=cached,
             max_tokens=place.max_tokens,
-            sampler=Sampler(request.sampling, choice=index, prompt_len=job.prompt_len, logprobs=request.logprobs),
-            stream=TextStream(job.sink, index, Detokenizer(state.served.tokenizer, request.stop)),
+            sampler=sampler,
+            stream=stream,
             started=now,
         )
         slot.running = choice

@@ -119,6 +119,8 @@ class SnapshotBuilder:
 
     def _lane(self, slot: Slot, now: float, committed_bytes: int) -> protocol.Lane:
         choice = slot.running
+        if choice is None:
+            self._rates.pop(slot.id, None)
         rate = None if choice is None else self._rate(choice, now)
         return protocol.Lane(
             slot=slot.id,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.request import Done, Failed, Text
+from engine.request import Done, Failed, RequestError, Text
 from engine.rows import RowBatch
 from tests.support.fake_model import RecordingSink, Rig, greedy
 
@@ -96,6 +96,43 @@ def test_logits_that_are_not_finite(rig: Make, reading: bool) -> None:
     assert "not finite" in bad.of(Failed)[0].error.message
     assert other.tokens() == greedy(OTHER, 30)
     assert r.engine._serving().slots[1].state.rows == 0  # nothing of it is trusted
+
+
+def test_a_copy_from_a_sibling_that_fails(rig: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(source: int, target: int, start: int, end: int) -> None:
+        raise RuntimeError("the copy failed")
+
+    r = rig(parallel=3)
+    _, other = r.submit(OTHER, 30)
+    r.turns(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(r.runner, "copy_rows", broken)
+        _, bad = r.submit(PROMPT, 30, n=2)
+        r.settle()
+    assert error_of(bad) == (500, "engine_error")
+    assert other.tokens() == greedy(OTHER, 30)
+
+
+def test_a_request_that_cannot_begin_leaves_its_slot_to_others(rig: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    r = rig(parallel=1)
+    r.submit(OTHER, 5)
+    r.settle()
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.lifecycle.Sampler", lambda *_, **__: 1 / 0)
+        _, bad = r.submit(PROMPT, 30)
+        r.settle()
+    assert error_of(bad) == (500, "engine_error")
+    r.check()
+    _, again = r.submit(PROMPT, 5)
+    r.settle()
+    assert again.tokens() == greedy(PROMPT, 5)
+    assert r.engine.health().parallel.totals.errors == 1
+
+
+def test_an_empty_stop_string_is_refused_at_the_door(rig: Make) -> None:
+    r = rig()
+    with pytest.raises(RequestError, match="stop holds an empty string"):
+        r.submit(PROMPT, 5, stop=("",))
 
 
 def test_one_bad_choice_ends_its_request_with_all_its_choices(rig: Make) -> None:

@@ -155,6 +155,25 @@ def test_a_commit_that_is_refused_ends_that_request_alone(rig: Make) -> None:
     assert r.pool.stats().refused == 1
 
 
+def test_a_turn_that_only_ended_a_request_is_followed_at_once(rig: Make) -> None:
+    """A refused commit frees a slot although nothing was computed: who waits for it does not sit out the pause."""
+    r = short_of_memory(rig, spare=64 * MIB, parallel=1)
+    _, first = r.submit(SHORT, 100)
+    _, second = r.submit(SHORT[::-1], 3)
+    box = r.engine._serving().memory.probe
+    assert isinstance(box, SharedBox)
+    worked = r.engine.turn()
+    while not first.of(Failed):
+        box.spare = r.pool.stats().committed_bytes
+        worked = r.engine.turn()
+    assert not worked
+    assert r.engine._pause() == 0.0
+    box.spare = 64 * MIB
+    r.settle()
+    assert second.tokens() == greedy(SHORT[::-1], 3)
+    assert r.engine._pause() == 0.25
+
+
 def test_reservations_are_credited_as_pages_are_committed(rig: Make) -> None:
     r = short_of_memory(rig, spare=64 * MIB)
     r.submit(LONG, 60)
