@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from starlette.exceptions import HTTPException
@@ -14,7 +15,7 @@ from starlette.routing import Route, Router
 
 from engine.api import EnginePort, ServedModel
 from engine.config import ServiceConfig
-from engine.http.errors import internal, loading
+from engine.http.errors import internal
 from engine.http.exchange import Exchange, Exchanges, Job
 from engine.http.fields import Fields, decode_object
 from engine.http.guard import Guard
@@ -39,12 +40,17 @@ from engine.http.wire import (
     refuse,
     respond,
 )
+from engine.inbox import loading
+from engine.memory.trim import return_free_memory
 from engine.request import RequestError
 
 log = logging.getLogger("tandem.http")
 
 READ_ASIDE_BYTES = 4 << 10
 """Bodies over this are parsed, rendered and tokenised on a thread, so that `/health` and streams do not wait for it."""
+
+TRIM_ABOVE_BYTES = 64 << 10
+"""Bodies over this leave so much freed memory behind, a thousand bytes for each of a text, that it is given back."""
 
 NOT_BUILT = ("/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/rerank")
 
@@ -145,19 +151,29 @@ class App:
         model = self._engine.model
         if model is None:
             raise loading()
-        body = await read_body(scope, receive, self._service.body_limit_bytes)
+        # In a list, so that it can be let go: an answer may run for an hour, and the body may have megabytes.
+        body = [await read_body(scope, receive, self._service.body_limit_bytes)]
         origin = Origin(_engine_id(scope), _client(scope))
         exchange = Exchange(self.exchanges, scope, receive, send, origin.id)
         try:
             exchange.watch()
-            call = await _aside(len(body), lambda: read(decode_object(body), model, origin))
+            call = await _aside(len(body[0]), lambda: read(decode_object(body.pop()), model, origin))
             await exchange.serve(Job(call.request, renderer(call, model, self._version), call.prompt_only))
         finally:
             exchange.close()
 
 
 async def _aside(size: int, work: Callable[[], T]) -> T:
-    return work() if size <= READ_ASIDE_BYTES else await asyncio.to_thread(work)
+    if size <= READ_ASIDE_BYTES:
+        return work()
+    return await asyncio.to_thread(work if size <= TRIM_ABOVE_BYTES else partial(_and_trim, work))
+
+
+def _and_trim(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    finally:
+        return_free_memory()
 
 
 def new_id() -> str:

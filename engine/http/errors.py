@@ -51,7 +51,3 @@ def internal(what: str) -> RequestError:
     return RequestError(
         f"internal error while {what}; the server's log has the cause", status=500, code="internal_error"
     )
-
-
-def loading() -> RequestError:
-    return RequestError("the model is still loading", status=503, code="loading", retry_after=2)

@@ -7,11 +7,11 @@ from urllib.parse import parse_qs
 import msgspec
 
 from engine.api import EnginePort, ServedModel
-from engine.http.errors import loading
 from engine.http.guard import Guard
 from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
 from engine.http.wire import Header, Receive, Scope, Send, respond
+from engine.inbox import loading
 from engine.protocol import Health, Lane, LaneState, SlotView, Status, encode
 from engine.request import RequestError
 

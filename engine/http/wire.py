@@ -99,6 +99,11 @@ async def respond(
 async def refuse(
     scope: Scope, send: Send, error: RequestError, *, body: bytes | None = None, headers: Sequence[Header] = ()
 ) -> None:
-    """An error before any other header, with `Retry-After` where it has one."""
+    """An error before any other header, with `Retry-After` where it has one.
+
+    Its traceback is dropped: frames that hold their own error in a name are a ring, which would keep the request's
+    megabytes until the collector comes by.
+    """
+    error.__traceback__ = None
     retry = [(b"retry-after", b"%d" % error.retry_after)] if error.retry_after is not None else []
     await respond(scope, send, error.status, error_body(error) if body is None else body, headers=[*retry, *headers])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from engine.api import ServedModel
-from engine.checks import check_text
+from engine.checks import check_count, check_text
 from engine.http.errors import invalid, unsupported
 from engine.http.fields import Fields, as_integer, shown
 from engine.http.openai.call import Call
 from engine.http.openai.params import Origin, read_common, refuse_zero_max_tokens
-from engine.request import Request, RequestError
+from engine.request import Request
 
 MAX_LOGPROBS = 5
 
@@ -23,13 +23,8 @@ def read_completion(fields: Fields, model: ServedModel, origin: Origin) -> Call:
     if common.max_tokens == 0 and not echo:
         refuse_zero_max_tokens(fields, " unless echo is true")
     ids, text = _prompt(fields, model)
-    if common.max_tokens == 0 and len(ids) > model.max_len:
-        raise RequestError(
-            f"prompt: {len(ids)} tokens, and the model's window holds {model.max_len}",
-            status=400,
-            code="context_length_exceeded",
-            param="prompt",
-        )
+    if common.max_tokens == 0:
+        check_count(len(ids), model.max_len, "prompt")
     request = Request(
         id=origin.id,
         client=origin.client,
@@ -65,6 +60,7 @@ def _prompt(fields: Fields, model: ServedModel) -> tuple[tuple[int, ...], str]:
         check_text(value, tokenizer, model.max_len, path)
         ids, text = tuple(tokenizer.prompt_ids(value)), value
     elif isinstance(value, list):
+        check_count(len(value), model.max_len, path)
         ids = tuple(
             as_integer(item, f"{path}[{i}]", low=0, high=tokenizer.vocab_size - 1) for i, item in enumerate(value)
         )

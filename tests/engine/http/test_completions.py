@@ -53,7 +53,16 @@ def test_prompt_only_answer_within_the_window(client: httpx.Client) -> None:
     response = client.post(COMPLETIONS, json={"prompt": "x" * (MAX_LEN + 1), "echo": True, "max_tokens": 0})
     assert response.status_code == 400
     assert error_of(response)["code"] == "context_length_exceeded"
-    assert str(MAX_LEN + 1) in error_of(response)["message"]
+    assert f"{MAX_LEN + 1:,}" in error_of(response)["message"]
+
+
+def test_ids_far_too_many_are_refused_unread(client: httpx.Client) -> None:
+    """Looking at each of a million ids would take a core for a second: not one is."""
+    response = client.post(COMPLETIONS, json={"prompt": [97] * MAX_LEN + ["no id"]})
+    assert response.status_code == 400
+    assert error_of(response)["code"] == "context_length_exceeded"
+    assert error_of(response)["param"] == "prompt"
+    assert f"{MAX_LEN + 1:,}" in error_of(response)["message"]
 
 
 def test_a_text_far_too_long_is_refused_unread(client: httpx.Client) -> None:

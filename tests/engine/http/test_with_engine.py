@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +18,9 @@ import pytest
 
 from engine.boot import Parts
 from engine.config import EngineConfig
+from engine.http.app import READ_ASIDE_BYTES, TRIM_ABOVE_BYTES
+from engine.http.exchange import Exchange
+from engine.http.wire import Receive, Scope, read_body
 from engine.loop import Engine
 from engine.memory.probe import FixedProbe
 from engine.protocol import Health
@@ -279,6 +284,64 @@ def test_prompts_around_the_window(house: Callable[..., House], stream: bool) ->
         assert error["code"] == "context_length_exceeded"
         assert f"{length:,}" in error["message"]
         assert f"{WINDOW:,}" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refused_request_is_freed_without_the_collector(house: Callable[..., House], stream: bool) -> None:
+    """Frames that hold their own error are a ring; with megabytes in each, waiting for the collector is a leak."""
+    h = house()
+
+    def exchanges() -> int:
+        return sum(type(thing) is Exchange for thing in gc.get_objects())
+
+    before = exchanges()
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert h.post(prompt=[7] * WINDOW, stream=stream).status_code == 400
+        assert wait_until(lambda: exchanges() <= before)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("padding", [0, READ_ASIDE_BYTES, TRIM_ABOVE_BYTES])
+def test_a_body_is_let_go_while_its_answer_runs(
+    house: Callable[..., House], monkeypatch: pytest.MonkeyPatch, padding: int
+) -> None:
+    """An answer may run for an hour: what it was asked with is not kept for it."""
+
+    class Body(bytearray):
+        """Bytes that can be watched."""
+
+    bodies: list[weakref.ref[Body]] = []
+
+    async def watched(scope: Scope, receive: Receive, limit: int) -> Body:
+        body = Body(await read_body(scope, receive, limit))
+        bodies.append(weakref.ref(body))
+        return body
+
+    monkeypatch.setattr("engine.http.app.read_body", watched)
+    h = house()
+    h.gate.close()
+    with h.asked(max_tokens=1000, user="x" * padding):
+        assert h.gate.held.wait(10)
+        assert len(bodies) == 1
+        assert wait_until(lambda: bodies[0]() is None)
+    h.gate.open()
+    assert h.settles(abandoned=1)
+
+
+def test_freed_memory_goes_back_after_a_large_body_alone(
+    house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trimmed: list[None] = []
+    monkeypatch.setattr("engine.http.app.return_free_memory", lambda: trimmed.append(None))
+    h = house()
+    assert h.post(user="x" * READ_ASIDE_BYTES).status_code == 200
+    assert trimmed == []
+    assert h.post(user="x" * TRIM_ABOVE_BYTES).status_code == 200
+    assert h.post(user="x" * TRIM_ABOVE_BYTES, prompt=[7] * WINDOW).status_code == 400
+    assert len(trimmed) == 2
 
 
 EXTREMES: list[dict[str, Any]] = [
