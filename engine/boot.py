@@ -9,7 +9,7 @@ from time import monotonic
 import msgspec
 
 from engine.cache.resident import IdleConversations, ResidentLevel
-from engine.config import GIB, EngineConfig
+from engine.config import EngineConfig
 from engine.inbox import Inbox
 from engine.kv.pool import KvPool
 from engine.memory.admission import ReservationLedger
@@ -25,7 +25,6 @@ from engine.state import Clock, EngineState, LoadedModel, MemoryDesk
 
 SIDE_WINDOW = 65_536
 MIN_ROOM = 16_384
-ROLE_MARGIN_BYTES = 4 * GIB
 CHUNK_ROWS = 64
 """Prompt rows between two rounds where no setting names them. On a CPU they are read as fast as 128 a chunk, and a
 stream beside the read waits half as long."""
@@ -129,7 +128,7 @@ def plan_roles(config: EngineConfig, health: Health) -> tuple[Role, ...]:
     if config.residency_file is None:
         return ()
     residency = read_residency(config.residency_file)
-    report = plan(figures_of(health, residency, ROLE_MARGIN_BYTES), residency.roles, dry_run=True)
+    report = plan(figures_of(health, residency, config.role_margin_bytes), residency.roles, dry_run=True)
     return tuple(planned_roles(report, since_s=0.0))
 
 

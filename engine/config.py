@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-GIB = 1 << 30
-MIB = 1 << 20
+from engine.memory.sizes import GIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,7 @@ class EngineConfig:
     threads: int | None = None
     state_dir: Path | None = None
     residency_file: Path | None = None
+    role_margin_bytes: int = 4 * GIB
 
 
 @dataclass(frozen=True, slots=True)

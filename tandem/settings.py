@@ -248,10 +248,9 @@ class Settings:
         SMALL,
         Gib(),
         4 << 30,
-        "Headroom over floor and claim before a role is loaded again.",
+        "Memory that must stay free above the floor once a role is loaded.",
         default_text="4",
         unit="GiB",
-        later=True,
     )
     role_reload_s: float = _row(SMALL, Real(0), 60.0, "How long that headroom must last.", unit="s", later=True)
     role_thrash_s: float = _row(

@@ -68,6 +68,8 @@ def test_planned_roles_are_shown_with_their_age(rig: Make, tmp_path: Path) -> No
         '[[role]]\nname = "shadow-reader"\nkind = "shadow"\nclaim_gb = 500\n'
     )
     r = rig(config=lambda c: replace(c, residency_file=document))
+    wide = rig(config=lambda c: replace(c, residency_file=document, role_margin_bytes=200 << 30))
+    assert all("would refuse it" in role.reason for role in wide.engine.health().roles)
     assert isinstance(r.clock, FakeClock)
     r.clock.advance(70)
     r.engine.turn()
