@@ -20,21 +20,39 @@ KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections (5 s is common): the one who closes second cannot lose a request to it."""
 
 
+HEAD_LIMIT_BYTES = 64 << 10
+"""Of a request's line and headers, counted from the second piece that arrives."""
+
+
 class OneRequestAtATime(HttpToolsProtocol):
     """A connection that hears its client leave while it answers.
 
     uvicorn queues what follows a running request, stops reading for it, and then neither hears the connection's end nor
     tells it to the request that runs. Here nothing that follows is kept: the connection closes after the answer, and a
-    client that pipelines asks again, as RFC 9112 (9.3.2) wants of it.
+    client that pipelines asks again, as RFC 9112 (9.3.2) wants of it. Nor is a head kept that does not end: uvicorn
+    would take any length, and longer for each part of it.
     """
 
     _deaf = False
+    _in_head = False
+    _head_bytes = 0
 
     def data_received(self, data: bytes) -> None:
-        if not self._deaf:
-            super().data_received(data)
+        if self._deaf:
+            return
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_LIMIT_BYTES:
+            self._deaf = True
+            super().send_400_response(f"The request's head is over {HEAD_LIMIT_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         if self._answering():
             self._deaf = True
             self.cycle.keep_alive = False

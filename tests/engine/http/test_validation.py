@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, COMPLETIONS, chat_body, error_of
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.served import Served
 
 MESSAGES = b'"messages":[{"role":"user","content":"hi"}]'
 
@@ -135,6 +138,14 @@ def test_body_over_the_limit(client: httpx.Client, engine: ScriptedEngine) -> No
     assert f"{limit:,}" in error_of(declared)["message"]
     streamed = client.post(CHAT, content=(b"x" * 65536 for _ in range(40)))
     assert streamed.status_code == 413
+    assert client.post(CHAT, json=chat_body()).status_code == 200
+
+
+def test_a_head_that_does_not_end(server: Served, client: httpx.Client) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as opened:
+        opened.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
+        with pytest.raises(ConnectionError):
+            opened.sendall(b"a" * (64 << 20))
     assert client.post(CHAT, json=chat_body()).status_code == 200
 
 
