@@ -23,6 +23,8 @@ from kernels.forms import RawTensor
 ROWS = 128
 """Rows that one forward takes at least: a prompt chunk of the default size."""
 
+KERNELS = "making the kernels ready (the first start compiles them)"
+
 Progress = Callable[[Loading], None]
 
 
@@ -54,6 +56,7 @@ def load(config: EngineConfig, progress: Progress) -> LoadedModel:
         raise DamagedModel(
             f"{config.model}: {tokenizer.vocab_size} tokens for {model_config.vocab} rows of token_embd.weight"
         )
+    progress(Loading(stage=KERNELS, done_bytes=0, total_bytes=0, eta_s=None))
     backend = choose()
     try:
         runner = CpuRunner(

@@ -34,16 +34,18 @@ class Publisher:
         self.loading(Loading(stage="starting", done_bytes=0, total_bytes=0, eta_s=None))
 
     def read(self) -> Health:
-        """The newest snapshot, as old as it is now."""
+        """The newest snapshot, as old as it is now.
+
+        While the model loads nothing may publish one for a minute (a compiler runs), and what little it says is read
+        on the spot."""
         newest = self._newest
+        if newest.health.loading is not None:
+            return self._before_serving(newest.health.loading)
         return snapshot.aged(newest.health, max(0.0, self._clock() - newest.at))
 
     def loading(self, loading: Loading) -> None:
         """Publish how far loading is."""
-        now = self._clock()
-        uptime = now - self._started
-        health = snapshot.before_serving(self._requested, loading, self._probe.read(), uptime)
-        self._newest = _Published(health, now)
+        self._newest = _Published(self._before_serving(loading), self._clock())
 
     def serve(self, state: EngineState) -> Health:
         """Show `state` from now on. Returns a first snapshot of it, which `publish` is still to make public."""
@@ -61,3 +63,7 @@ class Publisher:
         state.counters.saw(running=shape[0], decoding=shape[1])
         if at_once or shape != self._newest.shape or now - self._newest.at >= PUBLISH_EVERY_S:
             self._newest = _Published(self._snapshots.build(now, draining=draining), now, shape)
+
+    def _before_serving(self, loading: Loading) -> Health:
+        uptime = self._clock() - self._started
+        return snapshot.before_serving(self._requested, loading, self._probe.read(), uptime)

@@ -73,6 +73,7 @@ def run(
         if config.state_dir is not None:
             write_record(config.state_dir, _record(listening))
             stack.callback(remove_record, config.state_dir)
+        log.info("loading %s; /health at %s says how far it is", config.model_name, listening.url)
         try:
             engine = (open_engine or _open_engine)(config)
         except KeyboardInterrupt:

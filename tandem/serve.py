@@ -75,6 +75,8 @@ def find_model(wanted: str) -> tuple[Path, str]:
 
     try:
         path = resolve(wanted)
+        if wanted in BUILT_IN and (refusal := BUILT_IN[wanted].refusal):
+            raise CommandError(f"{wanted} cannot be served: {refusal}")
         if wanted in BUILT_IN and not path.is_file():
             output.note(f"fetching {wanted} once, into {path.parent}")
             with output.progress(wanted) as report:

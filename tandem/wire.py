@@ -82,7 +82,8 @@ def refusal(status: int, body: bytes) -> Refused:
     try:
         error = msgspec.json.decode(body, type=ErrorAnswer).error
     except msgspec.MsgspecError:
-        return Refused(status, None, body[:300].decode("utf-8", "replace") or "no words")
+        words = " ".join(body[:300].decode("utf-8", "replace").split())
+        return Refused(status, None, f"{words or 'no words'} (is it an engine?)")
     return Refused(status, error.code, error.message)
 
 

@@ -101,12 +101,14 @@ def _loading(view: ScreenView, width: int) -> tuple[Line, ...]:
     loading = view.loading
     if loading is None:
         return ()
+    stage: tuple[Line, ...] = ((), (Span("◌ Loading  ", Tone.READ_STRONG), Span(loading.stage, Tone.TEXT)))
+    if not loading.total:
+        return stage
     done = f"{figures.size(loading.done)} of {figures.size(loading.total)}"
     left = f"   left {loading.left}" if loading.left else ""
     bar = progress(loading.done, loading.total, min(60, max(10, width - 48)), Tone.READ)
     return (
-        (),
-        (Span("◌ Loading  ", Tone.READ_STRONG), Span(loading.stage, Tone.TEXT)),
+        *stage,
         (),
         (
             *bar,

@@ -15,6 +15,8 @@ def pool(view: ScreenView, width: int, height: int) -> Sheet:
     shown = view.pool
     if shown is None:
         return Sheet("kv pool")
+    if view.loading is not None:
+        return Sheet("kv pool", body=((Span("reserved once the model is loaded", Tone.DIM),),))
     if not shown.enabled:
         return Sheet("kv pool", body=((Span("○ off: each slot's window is allocated whole", Tone.DIM),),))
     summary: Line = (
@@ -94,8 +96,11 @@ def memory(view: ScreenView, width: int, height: int) -> Sheet:
         filled.append(Part(shown.unnamed, Tone.FAINT, "▁"))
     bar = stacked(filled, shown.total, width, Part(0, Tone.FREE, "·" if view.textures else "░"))
     legend = _legend(shown, width, max(1, height - 2), view.textures)
-    body = [bar, _floors(shown, width), *legend, *((Span(text, Tone.DIM),) for text in shown.others)]
-    return Sheet("memory", summary, tuple(body[:1] + body[2:] if len(body) > height > 1 else body), _foot(shown))
+    # Floors are set once the model is loaded.
+    marks = [] if view.loading is not None else [_floors(shown, width)]
+    body = [bar, *marks, *legend, *((Span(text, Tone.DIM),) for text in shown.others)]
+    body = [bar, *body[1 + len(marks) :]] if len(body) > height > 1 else body
+    return Sheet("memory", summary, tuple(body), _foot(shown) if marks else ())
 
 
 def _floors(shown: MemoryView, width: int) -> Line:
@@ -162,6 +167,8 @@ def roles(view: ScreenView, width: int) -> Sheet:
     """Each small model beside the engine: its state, its claim and why, in words."""
     if view.lanes is None:
         return Sheet("roles")
+    if view.loading is not None:
+        return Sheet("roles", body=((Span("planned once the model is loaded", Tone.DIM),),))
     if not view.roles:
         return Sheet("roles", body=((Span("none planned", Tone.DIM),),))
     loaded = sum(role.word.word == "loaded" for role in view.roles)

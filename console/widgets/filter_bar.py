@@ -16,7 +16,6 @@ class FilterBar(Input):
 
     DEFAULT_CSS = """
     FilterBar {
-        display: none;
         layer: above;
         dock: bottom;
         height: 1;
@@ -27,7 +26,6 @@ class FilterBar(Input):
         &:focus { border: none; }
         &:nocolor { background: ansi_default; color: ansi_default; }
     }
-    FilterBar.-open { display: block; }
     """
 
     @dataclass
@@ -39,13 +37,15 @@ class FilterBar(Input):
     def __init__(self) -> None:
         super().__init__(placeholder="client, id or state; Enter keeps, Escape clears", max_length=LIMIT, compact=True)
         self.cursor_blink = False
+        self.display = False
 
     def open(self) -> None:
-        self.add_class("-open")
-        self.focus()
+        # At once, not at the next refresh: what is typed right behind the slash belongs in here.
+        self.display = True
+        self.screen.set_focus(self)
 
     def close(self) -> None:
-        self.remove_class("-open")
+        self.display = False
         self.screen.set_focus(None)
 
     def on_paste(self, event: events.Paste) -> None:

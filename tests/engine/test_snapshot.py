@@ -177,3 +177,8 @@ def test_loading_is_shown(rig: Make) -> None:
     assert health.loading == Loading(stage="packing weights", done_bytes=3, total_bytes=9, eta_s=1.5)
     assert (health.model, health.lanes, health.parallel.requested) == (None, [], 3)
     assert protocol.decode_health(protocol.encode(health)) == health
+    # A stage may take a minute, as a compiler does: nothing is published in it, and what is said is still so.
+    r.clock.advance(60.0)
+    later = r.engine.health()
+    assert (later.status, later.loading, later.snapshot_age_s) == (Status.LOADING, health.loading, 0.0)
+    assert later.uptime_s == pytest.approx(health.uptime_s + 60.0)

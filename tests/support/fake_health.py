@@ -42,7 +42,7 @@ from engine.protocol import (
 MIB = 1 << 20
 GIB = 1 << 30
 PAGE = 65536
-ROW_BYTES = 46080
+ROW_BYTES = 23040
 WINDOW = 8192
 
 Scene = Callable[[float], Health]
@@ -85,9 +85,9 @@ def reading(
     return lane(
         slot,
         state,
-        f"Reading, {rate:.0f} tok/s" if moving else "Yielded to writing lanes",
+        f"Reading {done:,} of {total:,}, {rate:.0f} tok/s" if moving else f"Gave way at {done:,} of {total:,}",
         rows=done,
-        reason=None if moving else "gives way: 2 lanes are writing and their share of the time (50 %) is owed first",
+        reason=None if moving else "gives way to the shorter prompt in slot 3 (212 tokens to read)",
         request=LaneRequest(
             id=f"req-{0x81BC + slot:04x}",
             client=client,
@@ -133,9 +133,24 @@ def lane(
     )
 
 
-ROLES = (
+RoleRow = tuple[str, RoleState, int, int | None, str]
+"""Name, state, claim and measured size in MiB, reason."""
+
+PLANNED: tuple[RoleRow, ...] = (
+    ("decider", RoleState.PLANNED, 3072, None, "roles do not run yet; the plan would load it"),
+    ("narrator", RoleState.PLANNED, 4608, None, "roles do not run yet; the plan would load it"),
+    (
+        "shadow-reader",
+        RoleState.PLANNED,
+        6656,
+        None,
+        "roles do not run yet; the plan would refuse it: would leave 4.46 GiB, above the 2.4 GiB floor but under "
+        "6.4 GiB, the floor plus the 4 GiB margin",
+    ),
+)
+LOADED: tuple[RoleRow, ...] = (
     ("decider", RoleState.LOADED, 420, 388, "answers yes-or-no questions beside the engine"),
-    ("narrator", RoleState.PLANNED, 300, None, "roles do not run yet; the plan would load it"),
+    ("narrator", RoleState.PLANNED, 300, None, "the plan would load it"),
     (
         "shadow-reader",
         RoleState.UNLOADED_FOR_MEMORY,
@@ -146,21 +161,28 @@ ROLES = (
 )
 
 
-def health(t: float, lanes: list[Lane], queue: list[Queued] | None = None, *, status: Status = Status.OK) -> Health:
+def health(
+    t: float,
+    lanes: list[Lane],
+    queue: list[Queued] | None = None,
+    *,
+    status: Status = Status.OK,
+    roles: tuple[RoleRow, ...] = PLANNED,
+) -> Health:
     """A body whose books add up, for the lanes given."""
     queue = queue or []
     by_slot = [entry.committed_bytes for entry in lanes]
     committed = sum(by_slot)
     split = MemorySplit(
-        weights=98_362_432,
+        weights=96_468_992,
         kv_committed=committed,
-        caches=48 * MIB,
+        caches=0,
         state=0,
         graphs=0,
-        workspace=10 * MIB,
+        workspace=20 * MIB,
         allocator_free=0,
-        roles=388 * MIB,
-        outside=5_212_675_008,
+        roles=sum((measured or 0) * MIB for _, _, _, measured, _ in roles),
+        outside=4_212_675_008,
     )
     total = 24 * GIB
     used = split.weights + committed + split.caches + split.workspace + split.roles + split.outside
@@ -174,7 +196,7 @@ def health(t: float, lanes: list[Lane], queue: list[Queued] | None = None, *, st
         last_progress_age_s=0.02 if running else None,
         loading=None,
         model=Model(
-            name="smollm2-135m-instruct",
+            name="smollm2-135m",
             arch="llama",
             max_len=WINDOW,
             device="cpu",
@@ -237,7 +259,7 @@ def health(t: float, lanes: list[Lane], queue: list[Queued] | None = None, *, st
                 since_s=70.0 + t,
                 reloads=0,
             )
-            for name, state, claim, measured, reason in ROLES
+            for name, state, claim, measured, reason in roles
         ],
         speculation=Speculation(drafters=[], rounds=0, drafted=0, accepted=0),
     )
@@ -264,14 +286,14 @@ def busy(t: float) -> Health:
 def waiting(t: float) -> Health:
     """Every slot is taken, one request waits for a slot and one for memory."""
     lanes = [*busy(t).lanes[:3], reading(3, t, total=6144, rate=410.0, client="aider")]
-    return health(
+    body = health(
         t,
         lanes,
         [
             Queued(
                 id="req-91aa",
                 state=WaitState.SLOT,
-                reason="all 4 slots are busy; the next one is free in about 4 s",
+                reason="all 4 slots are busy",
                 since_s=1.4 + t % 60,
                 prompt_tokens=900,
                 max_tokens=256,
@@ -281,15 +303,22 @@ def waiting(t: float) -> Health:
             Queued(
                 id="req-91ab",
                 state=WaitState.MEMORY,
-                reason="memory is almost full: needs 1.31 GiB, 0.84 GiB is free above the floor; 1 is before it",
+                reason="memory is almost full, this request may take 188 MiB and 84 MiB is free for it: 2.63 GiB "
+                "available, 152 MiB promised to 4 running requests, 2.4 GiB kept as the floor",
                 since_s=0.6 + t % 60,
-                prompt_tokens=30210,
-                max_tokens=2048,
-                home=2,
+                prompt_tokens=7410,
+                max_tokens=640,
+                home=None,
                 client="日本語クライアント",
             ),
         ],
     )
+    memory = body.memory
+    taken = memory.available - 2694 * MIB
+    full = replace(
+        memory, available=memory.available - taken, split=replace(memory.split, outside=memory.split.outside + taken)
+    )
+    return replace(body, memory=full)
 
 
 def long_read(t: float) -> Health:
@@ -302,7 +331,7 @@ def yielded(t: float) -> Health:
     """The long read gives way to writing lanes."""
     lanes = busy(t).lanes
     still = reading(2, t, total=7680, rate=0.0, client="aider", state=LaneState.YIELDED)
-    return health(t, [lanes[0], lanes[1], still, lanes[3]])
+    return health(t, [lanes[0], lanes[1], still, lanes[3]], roles=LOADED)
 
 
 def loading(t: float) -> Health:

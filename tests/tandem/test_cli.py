@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.catalog import BUILT_IN
 from tandem.cli import COMMANDS, run
 from tandem.exits import Exit
 
@@ -91,6 +92,17 @@ def test_misuse_is_one_line_that_names_flag_value_and_limit(
     assert err.startswith("tandem: ")
     assert err.count("\n") == 1
     assert all(word in err for word in words), err
+
+
+def test_a_model_that_cannot_run_is_refused_before_it_is_fetched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TANDEM_CACHE_DIR", str(tmp_path))
+    name, refusal = next((m.name, m.refusal) for m in BUILT_IN.values() if m.refusal)
+    assert run(["serve", "--port", "0", "--state-dir", str(tmp_path / "state"), "--model", name]) == Exit.FAILURE
+    err = capsys.readouterr().err
+    assert f"{name} cannot be served: {refusal}" in err
+    assert "fetching" not in err
 
 
 def test_the_console_wants_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

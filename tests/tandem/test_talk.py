@@ -20,7 +20,7 @@ from engine.request import Admitted, Failed, FinishReason, Reading, RequestError
 from tandem.cli import run
 from tandem.completions import Answer, Ask, End, Message, Piece, Wait, ask
 from tandem.exits import CommandError, Exit
-from tandem.wire import Address, Comment, Data, Opened, Refused, StreamEvent, Unreachable, _events, get, stream
+from tandem.wire import Address, Comment, Data, Opened, Refused, StreamEvent, Unreachable, _events, get, refusal, stream
 from tests.support.scripted_engine import ScriptedEngine, Ticket
 from tests.support.served import served
 
@@ -173,6 +173,11 @@ def test_a_refusal_has_the_engines_words() -> None:
     with pytest.raises(Refused, match=r"503 queue_full\): all is full") as refused:
         answers_of(engine, HELLO)
     assert (refused.value.status, refused.value.error_code) == (503, "queue_full")
+
+
+def test_a_page_that_no_engine_wrote_is_one_line() -> None:
+    said = refusal(501, b"<html>\n  <p>Unsupported method\n</html>" + b" " * 9000).message
+    assert said == "the engine refused (501): <html> <p>Unsupported method </html> (is it an engine?)"
 
 
 def test_a_failure_within_the_stream() -> None:
