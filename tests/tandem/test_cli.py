@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.catalog import BUILT_IN
+from engine.catalog import BUILT_IN, DEFAULT_MODEL
 from tandem.cli import COMMANDS, run
 from tandem.exits import Exit
 
@@ -98,10 +99,11 @@ def test_a_model_that_cannot_run_is_refused_before_it_is_fetched(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TANDEM_CACHE_DIR", str(tmp_path))
-    name, refusal = next((m.name, m.refusal) for m in BUILT_IN.values() if m.refusal)
+    name = DEFAULT_MODEL
+    monkeypatch.setitem(BUILT_IN, name, replace(BUILT_IN[name], refusal="its forms cannot be run yet"))
     assert run(["serve", "--port", "0", "--state-dir", str(tmp_path / "state"), "--model", name]) == Exit.FAILURE
     err = capsys.readouterr().err
-    assert f"{name} cannot be served: {refusal}" in err
+    assert f"{name} cannot be served: its forms cannot be run yet" in err
     assert "fetching" not in err
 
 
