@@ -100,7 +100,8 @@ def test_a_model_that_cannot_run_is_refused_before_it_is_fetched(
 ) -> None:
     monkeypatch.setenv("TANDEM_CACHE_DIR", str(tmp_path))
     name = DEFAULT_MODEL
-    monkeypatch.setitem(BUILT_IN, name, replace(BUILT_IN[name], refusal="its forms cannot be run yet"))
+    refused = replace(BUILT_IN[name], refusal="its forms cannot be run yet")
+    monkeypatch.setattr("engine.catalog.BUILT_IN", {name: refused})
     assert run(["serve", "--port", "0", "--state-dir", str(tmp_path / "state"), "--model", name]) == Exit.FAILURE
     err = capsys.readouterr().err
     assert f"{name} cannot be served: its forms cannot be run yet" in err
