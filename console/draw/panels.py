@@ -16,7 +16,7 @@ def pool(view: ScreenView, width: int, height: int) -> Sheet:
     if shown is None:
         return Sheet("kv pool")
     if view.loading is not None:
-        return Sheet("kv pool", body=((Span("reserved once the model is loaded", Tone.DIM),),))
+        return Sheet("kv pool", body=((Span("reserved after loading", Tone.DIM),),))
     if not shown.enabled:
         return Sheet("kv pool", body=((Span("○ off: each slot's window is allocated whole", Tone.DIM),),))
     summary: Line = (
@@ -168,7 +168,7 @@ def roles(view: ScreenView, width: int) -> Sheet:
     if view.lanes is None:
         return Sheet("roles")
     if view.loading is not None:
-        return Sheet("roles", body=((Span("planned once the model is loaded", Tone.DIM),),))
+        return Sheet("roles", body=((Span("planned after loading", Tone.DIM),),))
     if not view.roles:
         return Sheet("roles", body=((Span("none planned", Tone.DIM),),))
     loaded = sum(role.word.word == "loaded" for role in view.roles)
