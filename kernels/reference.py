@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,19 +65,39 @@ def _six_bit(blocks: NDArray[np.uint8]) -> Array:
     return np.asarray(steps[..., None] * codes.reshape(-1, 16, 16), np.float32)
 
 
-def quantise_rows(x: Array) -> Array:
-    """Rows (..., k) after the int8 quantisation that quantised products apply to their inputs, 32 values a scale."""
+@dataclass(frozen=True, slots=True)
+class QuantisedRows:
+    """Rows (..., k) as quantised products read them, 32 values a block. `values` are int8 codes times float16 scales,
+    as in GGUF's q8_0; `sums` (..., k / 32) are the blocks' sums as its q8_1 keeps them, in float16."""
+
+    values: Array
+    sums: Array
+
+
+def quantise_rows(x: Array) -> QuantisedRows:
+    """The int8 quantisation that quantised products apply to their inputs."""
     blocks = x.reshape(-1, 32)
     amax = np.abs(blocks).max(axis=1, keepdims=True)
     inverse = np.divide(np.float32(127.0), amax, out=np.zeros_like(amax), where=amax > 0)
-    return np.asarray((np.rint(blocks * inverse) * (amax / np.float32(127.0))).reshape(x.shape), np.float32)
+    codes = np.rint(blocks * inverse)
+    scale = amax / np.float32(127.0)
+    sums = (scale * codes.sum(axis=1, keepdims=True)).astype(np.float16).astype(np.float32)
+    values = codes * scale.astype(np.float16).astype(np.float32)
+    return QuantisedRows(values.reshape(x.shape), sums.reshape(*x.shape[:-1], -1))
 
 
 def linear(x: Array, weight: RawTensor, bias: Array | None = None) -> Array:
-    """x (rows, k) times `weight` (n, k) transposed; the inputs of a quantised weight are quantised first."""
-    if weight.form.quantised:
-        x = quantise_rows(x)
-    return linear_exact(x, weight, bias)
+    """x (rows, k) times `weight` (n, k) transposed; the inputs of a quantised weight are quantised first, and a stored
+    minimum multiplies their float16 sums."""
+    if not weight.form.quantised:
+        return linear_exact(x, weight, bias)
+    rows = quantise_rows(x)
+    y = linear_exact(rows.values, weight, bias)
+    if weight.form is Form.Q4_1:
+        minima = np.ascontiguousarray(weight.data.reshape(-1, 20)[:, 2:4]).view(np.float16).astype(np.float32)
+        rounding = rows.sums - rows.values.reshape(*rows.sums.shape, 32).sum(axis=-1)
+        y = y + rounding @ minima.reshape(weight.shape[0], -1).T
+    return y
 
 
 def linear_exact(x: Array, weight: RawTensor, bias: Array | None = None) -> Array:

@@ -22,7 +22,7 @@ OP_NAMES = ("embed", "project", "rotate_store", "attend", "add_linear", "project
 OP_CODES = {name: code for code, name in enumerate(OP_NAMES)}
 
 MAX_HEAD_DIM = 256
-QUANTISED_BLOCK_BYTES = 44
+QUANTISED_BLOCK_BYTES = 48
 
 
 class Matrix(c.Structure):

@@ -149,7 +149,7 @@ inline void product_tile(const uint8_t* group, int64_t k, const Rows& rows, int6
             for (int r = 0; r < R; ++r) sum[r] = f8_fma(f8_from(dot[r]), dw * f8_set(q[r]->d), sum[r]);
             if constexpr (FORM == kQ4_1) {
                 const F8 low = f8_load_f16(scales + b * kScale + 8);
-                for (int r = 0; r < R; ++r) sum[r] = f8_fma(low, f8_set(q[r]->s), sum[r]);
+                for (int r = 0; r < R; ++r) sum[r] = f8_fma(low, f8_set(q[r]->s16), sum[r]);
             }
             if constexpr (FORM == kQ4_0) {
                 const F8 low = dw * f8_set(-8.0f);

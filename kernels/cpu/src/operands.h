@@ -19,12 +19,14 @@ struct Matrix {
 inline bool quantised(int form) { return form >= kQ4_0; }
 constexpr bool k_quantised(int form) { return form >= kQ4_K; }
 
-// 32 inputs of a row: x = d * q, s = d * sum(q), sums those of each half. Side by side, so that a row of a tile costs one
-// pointer.
+// 32 inputs of a row: x = d * q, d a float16 value as in GGUF's q8_0 and q8_1 blocks; s = d * sum(q), and s16 that sum as
+// q8_1 keeps it, which is what a q4_1 minimum multiplies; sums are those of each half. Side by side, so that a row of a
+// tile costs one pointer.
 struct QBlock {
     int8_t q[32];
     float d;
     float s;
+    float s16;
     int16_t sums[2];
 };
 
@@ -36,7 +38,7 @@ struct Rows {
     int64_t q_stride;
 };
 
-// Quantise 32 * blocks values: q = round(x * 127 / amax), d = amax / 127.
+// Quantise 32 * blocks values: q = round(x * 127 / amax), d = amax / 127, rounded to float16 after q and s16 are made.
 inline void quantise_row(const float* x, int64_t blocks, QBlock* out) {
     for (int64_t b = 0; b < blocks; ++b, x += 32) {
         const F8 x0 = f8_load(x), x1 = f8_load(x + 8), x2 = f8_load(x + 16), x3 = f8_load(x + 24);
@@ -46,10 +48,12 @@ inline void quantise_row(const float* x, int64_t blocks, QBlock* out) {
         const I8 q0 = f8_round(x0 * inverse), q1 = f8_round(x1 * inverse);
         const I8 q2 = f8_round(x2 * inverse), q3 = f8_round(x3 * inverse);
         QBlock& block = out[b];
-        block.d = amax / 127.0f;
+        const float d = amax / 127.0f;
+        block.d = f16_rounded(d);
         i8_store32(block.q, q0, q1, q2, q3);
         const int32_t first = i8_sum(q0, q1), second = i8_sum(q2, q3);
         block.s = block.d * float(first + second);
+        block.s16 = f16_rounded(d * float(first + second));
         block.sums[0] = int16_t(first);
         block.sums[1] = int16_t(second);
     }

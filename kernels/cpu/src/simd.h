@@ -62,6 +62,16 @@ inline uint16_t f32_to_f16(float f) {
     return uint16_t(sign | ((bits - 0x38000000) >> 13));
 }
 
+// The nearest float16 value; what float16 cannot reach stays as it is.
+inline float f16_rounded(float f) {
+#if TANDEM_AVX2
+    const float near = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)));
+#else
+    const float near = f16_to_f32(f32_to_f16(f));
+#endif
+    return std::isinf(near) ? f : near;
+}
+
 inline float bf16_to_f32(uint16_t h) {
     const uint32_t bits = uint32_t(h) << 16;
     float f;
