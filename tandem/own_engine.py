@@ -46,7 +46,10 @@ def engine_for(url: str | None, flags: Flags, *, slots: int, own: bool) -> Itera
 
 @contextmanager
 def _own(flags: Flags, slots: int) -> Iterator[Address]:
-    model, _ = find_model(resolve(flags).settings.model)
+    wanted = resolve(flags).settings.model
+    path, name = find_model(wanted)
+    # By its name where it has one, which the report then shows.
+    model = wanted if name == wanted else path
     with tempfile.TemporaryDirectory(prefix="tandem-") as folder:
         log_path = Path(folder) / "engine.log"
         command = [sys.executable, "-m", "tandem", "serve", "--unlisted", *to_arguments(flags)]

@@ -54,6 +54,8 @@ def bench(
     if count is None and prompts is None:
         count = max(DEFAULT_PROMPTS, *levels)
     plan = Plan(levels, tuple(read_prompts(prompts, count)), tokens)
+    if out is not None:
+        _require_writable(out)
     with engine_for(url, flags, slots=max(levels), own=own) as address:
         report = asyncio.run(run_plan(address, plan))
     if out is not None:
@@ -65,6 +67,14 @@ def bench(
 
         output.draw(table(report, timed=timed))
     raise typer.Exit(_code(report))
+
+
+def _require_writable(path: Path) -> None:
+    """Refuse before minutes are spent on a report that cannot be written."""
+    try:
+        path.open("ab").close()
+    except OSError as why:
+        raise CommandError(f"--out {path}: cannot be written: {why.strerror}", Exit.USAGE) from why
 
 
 def _code(report: BenchReport) -> Exit:

@@ -38,6 +38,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["bench", "c1", "exact"],
         ["bench", "prices"],
         ["bench", "--prompts", "/nonexistent/prompts"],
+        ["bench", "--out", "/nonexistent/report", "--url", "http://127.0.0.1:9"],
         ["bench", "--url", "ftp://box", "c1"],
         ["chat", "", "--url", "http://127.0.0.1:9"],
         ["status", "--url", "http://127.0.0.1:port"],
