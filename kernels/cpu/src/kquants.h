@@ -5,8 +5,8 @@
 // then the blocks' codes as `dots.h` reads them.
 //
 // Arithmetic of one output for one row, over blocks of 32 in order: q4_k, q5_k: acc = fma(dot, (d * scale) * da, acc), then
-// acc = fma(-dmin * minimum, sa, acc); q6_k: acc = fma(dot, d * da, acc) where dot has the scales in it. d * scale and
-// dmin * minimum are exact in float32, so the weights are the file's to the last bit.
+// acc = fma(-dmin * minimum, sa, acc); q6_k: acc = fma(dot, d * da, acc) where dot has the scales in it. Every dot is below
+// 2^24, and d * scale and dmin * minimum have at most 18 bits: all of them are exact in float32.
 #pragma once
 
 #include "dots.h"
