@@ -8,20 +8,24 @@ from time import monotonic
 
 import msgspec
 
+from engine import records
 from engine.cache.resident import IdleConversations, ResidentLevel
 from engine.config import EngineConfig
+from engine.devices import UnusableDevice, without_card
 from engine.inbox import Inbox
+from engine.kv.layout import KvLayout
 from engine.kv.pool import KvPool
 from engine.memory.admission import ReservationLedger
 from engine.memory.budget import KvBacking, SlotCost, SplitMeter, default_floors, fit_slots
 from engine.memory.pressure import HardFloor, Level, PressureLadder
 from engine.memory.probe import MemoryProbe, open_probe
+from engine.memory.sizes import size
 from engine.protocol import Health, Loading, Role
 from engine.roles.planner import figures_of, plan, planned_roles
 from engine.roles.residency import read_residency
 from engine.scheduler import DecodeShare
 from engine.slot import Slot
-from engine.state import Clock, EngineState, LoadedModel, MemoryDesk
+from engine.state import Clock, EngineState, KvMemory, LoadedModel, MemoryDesk
 
 SIDE_WINDOW = 65_536
 MIN_ROOM = 16_384
@@ -73,16 +77,38 @@ def resolve_windows(config: EngineConfig, model_len: int) -> Windows:
 
 
 def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -> EngineState:
-    """Load the model and build what serves it. Raises what loading raises, ValueError for settings that make no sense,
-    CommitRefused where whole windows cannot be backed."""
-    probe = parts.probe()
-    baseline = probe.read()
+    """Load the model and build what serves it; with "auto", on the CPU where the card turns out not to do.
+
+    Raises what loading raises, ValueError for settings that make no sense, CommitRefused where whole windows cannot be
+    backed, UnusableDevice where a card that was named does not do.
+    """
+    try:
+        return _build(config, parts, inbox, progress)
+    except UnusableDevice as why:
+        if config.device != "auto":
+            raise
+        reason = str(why)
+    records.on_cpu(reason)
+    state = _build(replace(config, device="cpu"), parts, inbox, progress)
+    backend = without_card(state.info.backend or "cpu", reason)
+    state.info = msgspec.structs.replace(state.info, backend=backend)
+    return state
+
+
+def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -> EngineState:
+    host = parts.probe()
+    baseline = host.read()
     share = DecodeShare(config.decode_share)
     model = parts.load(config, progress)
+    card = model.kv_memory
+    probe = host if card is None else card.probe
+    if card is not None:
+        baseline = card.baseline
     windows = resolve_windows(config, model.served.max_len)
     runner = model.runner
     floors = default_floors(baseline.total, config.floor_bytes, config.hard_floor_bytes)
-    backing = KvBacking.POOLED if config.kv_pool else KvBacking.WHOLE_WINDOW
+    pooled = config.kv_pool and (card is None or card.whole_windows is None)
+    backing = KvBacking.POOLED if pooled else KvBacking.WHOLE_WINDOW
     fit = fit_slots(
         config.parallel,
         windows.slots,
@@ -96,10 +122,14 @@ def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -
     kept = windows.slots[: fit.slots]
     # Whole windows are backed here, before there is anything to give back.
     alone = HardFloor(probe, floors.hard_floor, PressureLadder())
-    pool = KvPool(runner.layout, kept, margin_rows=config.kv_margin_rows, backing=backing, guard=alone)
+    if card is None:
+        pool = KvPool(runner.layout, kept, margin_rows=config.kv_margin_rows, backing=backing, guard=alone)
+    else:
+        pool = _card_pool(card, runner.layout, kept, config.kv_margin_rows, backing, alone)
     slots = tuple(Slot(i, window) for i, window in enumerate(kept))
     resident = ResidentLevel()
-    ladder = PressureLadder(_rungs(slots, resident, pool))
+    allocator = [] if card is None else [card.blocks]
+    ladder = PressureLadder([*allocator, *_rungs(slots, resident, pool)])
     pool.guard = HardFloor(probe, floors.hard_floor, ladder)
     runner.attach(pool, len(slots))
     return EngineState(
@@ -113,11 +143,25 @@ def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -
         slots=slots,
         slots_reason=fit.reason,
         min_room=windows.min_room,
-        chunk=min(config.prefill_chunk or CHUNK_ROWS, runner.max_rows),
+        chunk=min(config.prefill_chunk or (CHUNK_ROWS if card is None else runner.max_rows), runner.max_rows),
         resident=resident,
-        memory=MemoryDesk(probe, floors, SplitMeter(baseline), ladder, ReservationLedger()),
+        memory=MemoryDesk(probe, floors, SplitMeter(baseline), ladder, ReservationLedger(), host),
         share=share,
     )
+
+
+def _card_pool(
+    card: KvMemory, layout: KvLayout, windows: tuple[int, ...], margin_rows: int, backing: KvBacking, guard: HardFloor
+) -> KvPool:
+    """Raises UnusableDevice where the card has not the addresses, or not the memory for whole windows."""
+    try:
+        return KvPool(layout, windows, margin_rows=margin_rows, backing=backing, guard=guard, ranges=card.ranges)
+    except (OSError, MemoryError) as error:
+        need = sum(windows) * layout.row_bytes
+        raise UnusableDevice(
+            f"{card.name}: {len(windows)} windows of {max(windows)} tokens and less need {size(need)} of addresses, "
+            f"which cannot be reserved ({error}); lower TANDEM_MAX_LEN, TANDEM_SIDE_MAX_LEN or TANDEM_PARALLEL"
+        ) from error
 
 
 def plan_roles(config: EngineConfig, health: Health) -> tuple[Role, ...]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from engine.models import llama
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.protocol import WeightForm
-from engine.rows import RowBatch
+from engine.rows import RowBatch, SlotRows, pack
 from engine.runner import KvAddresses, check_batch
 from kernels.forms import Form, RawTensor
 from kernels.gpu import nvrtc
@@ -81,6 +81,13 @@ class CudaRunner:
         rows = torch.arange(start, end, dtype=torch.int32, device=self._device)
         base = self._device_base
         move_rows(base[source], base[target], rows, rows, self.config.attention.kv_width)
+
+    def warm_up(self, slots: int, rows: int) -> None:
+        """Compile what a pass of `rows` rows in each of `slots` slots needs, over KV of its own that is freed after.
+        Call it before the first forward."""
+        held = [torch.zeros(rows * t.row_bytes, dtype=torch.uint8, device=self._device) for t in self.layout.tensors]
+        base = np.array([[t.data_ptr() for t in held]] * slots, np.uint64)
+        self.program.run(pack([SlotRows(s, 0, [0] * rows, logits=(rows - 1,)) for s in range(slots)]), base)
 
     def workspace_bytes(self) -> int:
         return self.program.workspace_bytes()

@@ -6,17 +6,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from engine import protocol
+from engine import protocol, records
 from engine.api import ServedModel
 from engine.chat_template import GgufChatTemplate
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
+from engine.cuda_loading import MAX_ROWS, CudaSystem, OpenCard, TorchCuda, load_on_card
+from engine.devices import Card, Cards, choose, without_card
 from engine.models.gguf_config import llama_config
+from engine.models.llama import LlamaConfig
 from engine.protocol import Loading
 from engine.runner import Runner
+from engine.state import KvMemory
 from engine.tokenizer import GgufTokenizer, load_tokenizer
 from engine.weights.gguf import DamagedModel, Metadata, open_gguf
-from kernels.cpu.backend import choose
+from kernels.cpu.backend import choose as choose_backend
 from kernels.cpu.threads import available
 from kernels.forms import RawTensor
 
@@ -28,26 +32,39 @@ KERNELS = "making the kernels ready (the first start compiles them)"
 Progress = Callable[[Loading], None]
 
 
-class UnknownDevice(ValueError):
-    """The device cannot be used by this version, or is not one."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to run: the runner, what HTTP needs of it, and its description for `/health`."""
+    """A model ready to run: the runner, what HTTP needs of it, its description for `/health`, and the memory that its
+    KV lies in where that is a card's."""
 
     runner: Runner
     served: ServedModel
     info: protocol.Model
+    kv_memory: KvMemory | None = None
 
 
-def load(config: EngineConfig, progress: Progress) -> LoadedModel:
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A model's weights on a device; `backend` is what `/health` says of it."""
+
+    runner: Runner
+    device: str
+    weights: protocol.Weights
+    backend: str
+    kv_memory: KvMemory | None = None
+
+
+def load(config: EngineConfig, progress: Progress, system: CudaSystem | None = None) -> LoadedModel:
     """Load the model of `config` onto its device; `progress` hears the stage and the bytes of weights taken.
 
-    Raises DamagedModel or UnsupportedModel where the file cannot be served, UnknownDevice for the device, ValueError
-    for a setting, OSError where the file cannot be read.
+    `system` has the cards, by default those of this box. Raises DamagedModel or UnsupportedModel where the file cannot
+    be served, UnusableDevice for the device (with "auto" where a card was found and cannot hold or run the model),
+    ValueError for a setting, OSError where the file cannot be read.
     """
-    device = _device(config.device)
+    cards = system or TorchCuda()
+    choice = choose(config.device, cards.look() if config.device != "cpu" else Cards(()))
+    if choice.reason is not None:
+        records.on_cpu(choice.reason)
     progress(Loading(stage="reading the header", done_bytes=0, total_bytes=0, eta_s=None))
     file = open_gguf(config.model)
     model_config = llama_config(file.metadata, file.tensors)
@@ -56,20 +73,12 @@ def load(config: EngineConfig, progress: Progress) -> LoadedModel:
         raise DamagedModel(
             f"{config.model}: {tokenizer.vocab_size} tokens for {model_config.vocab} rows of token_embd.weight"
         )
-    progress(Loading(stage=KERNELS, done_bytes=0, total_bytes=0, eta_s=None))
-    backend = choose()
-    try:
-        runner = CpuRunner(
-            model_config,
-            _Counted(file.tensors, progress),
-            threads=config.threads or available(),
-            max_rows=max(ROWS, min(config.prefill_chunk or 0, model_config.context), config.parallel),
-            backend=backend,
-        )
-    except ValueError as error:
-        raise DamagedModel(f"{config.model}: {error}") from error
+    if choice.card is None:
+        placed = _on_cpu(config, model_config, file.tensors, choice.reason, progress)
+    else:
+        placed = _on_card(config, model_config, file.tensors, cards.open(choice.card), choice.card, progress)
     return LoadedModel(
-        runner=runner,
+        runner=placed.runner,
         served=ServedModel(
             name=config.model_name,
             created=int(config.model.stat().st_mtime),
@@ -81,10 +90,68 @@ def load(config: EngineConfig, progress: Progress) -> LoadedModel:
             name=config.model_name,
             arch=file.metadata.text("general.architecture"),
             max_len=model_config.context,
-            device=device,
-            weights=protocol.Weights(bytes=runner.weight_bytes(), forms=runner.weight_forms()),
-            backend=f"{runner.backend}: {runner.backend_reason}",
+            device=placed.device,
+            weights=placed.weights,
+            backend=placed.backend,
         ),
+        kv_memory=placed.kv_memory,
+    )
+
+
+def _on_cpu(
+    config: EngineConfig,
+    model_config: LlamaConfig,
+    tensors: Mapping[str, RawTensor],
+    no_card: str | None,
+    progress: Progress,
+) -> _Placed:
+    progress(Loading(stage=KERNELS, done_bytes=0, total_bytes=0, eta_s=None))
+    backend = choose_backend()
+    try:
+        runner = CpuRunner(
+            model_config,
+            _Counted(tensors, "packing weights", progress),
+            threads=config.threads or available(),
+            max_rows=max(ROWS, min(config.prefill_chunk or 0, model_config.context), config.parallel),
+            backend=backend,
+        )
+    except ValueError as error:
+        raise DamagedModel(f"{config.model}: {error}") from error
+    shown = f"{runner.backend}: {runner.backend_reason}"
+    return _Placed(
+        runner,
+        "cpu",
+        protocol.Weights(bytes=runner.weight_bytes(), forms=runner.weight_forms()),
+        shown if no_card is None else without_card(shown, no_card),
+    )
+
+
+def _on_card(
+    config: EngineConfig,
+    model_config: LlamaConfig,
+    tensors: Mapping[str, RawTensor],
+    opened: OpenCard,
+    card: Card,
+    progress: Progress,
+) -> _Placed:
+    loaded = load_on_card(
+        opened,
+        card,
+        model_config,
+        _Counted(tensors, "uploading weights", progress),
+        progress,
+        parallel=config.parallel,
+        max_rows=max(min(config.prefill_chunk or MAX_ROWS, model_config.context), config.parallel),
+        positions=min(config.max_len or model_config.context, model_config.context),
+    )
+    runner = loaded.runner
+    plain = loaded.memory.whole_windows
+    return _Placed(
+        runner,
+        card.device,
+        protocol.Weights(bytes=runner.weight_bytes(), forms=runner.weight_forms()),
+        f"{runner.backend}: {runner.backend_reason}" + (f"; whole windows are backed: {plain}" if plain else ""),
+        loaded.memory,
     )
 
 
@@ -105,19 +172,12 @@ def load_template(metadata: Metadata, tokenizer: GgufTokenizer, window: int) -> 
     return GgufChatTemplate(metadata.text("tokenizer.chat_template"), tokenizer, special, window)
 
 
-def _device(wanted: str) -> str:
-    if wanted in ("auto", "cpu"):
-        return "cpu"
-    if wanted == "cuda" or wanted.startswith("cuda:"):
-        raise UnknownDevice(f"device is {wanted!r}, but this version has no GPU backend; use auto or cpu")
-    raise UnknownDevice(f"device is {wanted!r}, allowed are auto, cpu and cuda[:i]")
-
-
 class _Counted(Mapping[str, RawTensor]):
     """A file's tensors that report how many bytes of them have been taken."""
 
-    def __init__(self, tensors: Mapping[str, RawTensor], progress: Progress) -> None:
+    def __init__(self, tensors: Mapping[str, RawTensor], stage: str, progress: Progress) -> None:
         self._tensors = tensors
+        self._stage = stage
         self._progress = progress
         self._taken: set[str] = set()
         self._done = 0
@@ -139,7 +199,7 @@ class _Counted(Mapping[str, RawTensor]):
         return len(self._tensors)
 
     def _report(self) -> None:
-        """Told before a tensor is taken: what was taken earlier has been packed by then."""
+        """Told before a tensor is taken: what was taken earlier has been packed or uploaded by then."""
         spent = time.monotonic() - self._start
         eta = spent * (self._total - self._done) / self._done if self._done else None
-        self._progress(Loading(stage="packing weights", done_bytes=self._done, total_bytes=self._total, eta_s=eta))
+        self._progress(Loading(stage=self._stage, done_bytes=self._done, total_bytes=self._total, eta_s=eta))

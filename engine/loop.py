@@ -134,6 +134,8 @@ class Engine:
         read = self._rounds.read_chunk()
         decoded = self._rounds.joint_round()
         self._check_books()
+        if not (read or decoded):
+            self._serving().pool.collect()
         self._publisher.publish(draining=self._draining)
         return read or decoded
 

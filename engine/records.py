@@ -58,6 +58,11 @@ def ended(job: Job, last: Choice | None, ending: Ending, finish: str, now: float
     )
 
 
+def on_cpu(reason: str) -> None:
+    """The device is "auto" and the CPU runs the model."""
+    _log.info("[device] the CPU runs the model", no_gpu=reason)
+
+
 def failed(job: Job, error: RequestError, cause: BaseException) -> None:
     """A request ended for a defect of ours: with its traceback, which shows no values."""
     _log.error("[req] failed", id=job.request.id, code=error.code, error=error.message, traceback=_trace(cause))

@@ -166,13 +166,23 @@ class SnapshotBuilder:
         if self._reading is None or now - self._read_at >= MEMORY_EVERY_S:
             self._reading = desk.probe.read()
             self._read_at = now
+        card = self._state.model.kv_memory
         named = Named(
             weights=self._state.info.weights.bytes,
             kv_committed=committed_bytes,
             workspace=self._state.model.runner.workspace_bytes(),
+            allocator_free=0 if card is None else card.blocks.free(),
         )
         split = desk.meter.split(self._reading, named)
-        return memory(self._reading, desk.floors.floor, desk.floors.hard_floor, split)
+        shown = memory(self._reading, desk.floors.floor, desk.floors.hard_floor, split)
+        if card is None:
+            return shown
+        return msgspec.structs.replace(shown, devices=[device(card.name, shown), device("host", self._host())])
+
+    def _host(self) -> protocol.Memory:
+        """The host beside a card: nothing of the engine's is named there, and nothing keeps a floor of it."""
+        reading = self._state.memory.host.read()
+        return memory(reading, 0, 0, msgspec.structs.replace(_EMPTY_SPLIT, outside=reading.used))
 
 
 def memory(reading: MemoryReading, floor: int, hard_floor: int, split: protocol.MemorySplit) -> protocol.Memory:
@@ -187,6 +197,19 @@ def memory(reading: MemoryReading, floor: int, hard_floor: int, split: protocol.
         fixed=0,
         split=split,
         devices=[],
+    )
+
+
+def device(name: str, shown: protocol.Memory) -> protocol.DeviceMemory:
+    """One memory among several."""
+    return protocol.DeviceMemory(
+        name=name,
+        source=shown.source,
+        total=shown.total,
+        available=shown.available,
+        floor=shown.floor,
+        hard_floor=shown.hard_floor,
+        split=shown.split,
     )
 
 

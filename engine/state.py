@@ -15,10 +15,12 @@ from engine.counters import Counters
 from engine.inbox import Inbox
 from engine.job import Choice, Job
 from engine.kv.pool import KvPool
+from engine.kv.ranges import RangeBacking
 from engine.memory.admission import ReservationLedger
 from engine.memory.budget import Floors, SplitMeter
+from engine.memory.card import AllocatorBlocks
 from engine.memory.pressure import PressureLadder
-from engine.memory.probe import MemoryProbe
+from engine.memory.probe import MemoryProbe, MemoryReading
 from engine.protocol import LaneState
 from engine.runner import Runner
 from engine.scheduler import DecodeShare
@@ -26,6 +28,20 @@ from engine.slot import Slot
 
 Clock = Callable[[], float]
 """Seconds that only ever grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """A card's memory, where the KV lies there: its name ("cuda:0"), who measures it, what it had before anything was
+    loaded, what its ranges are made of, and what its allocator can give back. `whole_windows` is why windows are backed
+    as a whole, None where they come page by page."""
+
+    name: str
+    probe: MemoryProbe
+    baseline: MemoryReading
+    ranges: RangeBacking
+    blocks: AllocatorBlocks
+    whole_windows: str | None = None
 
 
 class LoadedModel(Protocol):
@@ -40,6 +56,11 @@ class LoadedModel(Protocol):
     @property
     def info(self) -> protocol.Model: ...
 
+    @property
+    def kv_memory(self) -> KvMemory | None:
+        """Where the KV lies; None for the host's memory."""
+        ...
+
 
 @dataclass(slots=True)
 class MemoryDesk:
@@ -50,6 +71,8 @@ class MemoryDesk:
     meter: SplitMeter
     ladder: PressureLadder
     ledger: ReservationLedger
+    host: MemoryProbe
+    """Measures the host, the same as `probe` where the KV lies there."""
 
 
 @dataclass(slots=True)

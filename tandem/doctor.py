@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import shutil
 import sys
@@ -159,23 +158,20 @@ def _compiler(settings: Settings) -> Line:
 
 
 def _gpu(settings: Settings) -> Line:
-    count = _cuda_devices()
-    if count:
-        return Line("gpu", Verdict.NOTE, f"{count} CUDA device{'s' if count > 1 else ''}; this version runs on the CPU")
-    wanted = settings.device.startswith("cuda")
-    return Line("gpu", Verdict.FAIL if wanted else Verdict.OK, "none; the CPU runs the model")
+    from engine.devices import UnusableDevice, choose, look
 
-
-def _cuda_devices() -> int:
-    """How many CUDA devices the driver shows; asked of the driver itself, since importing torch takes seconds."""
+    if settings.device == "cpu":
+        return Line("gpu", Verdict.OK, "not used: TANDEM_DEVICE is cpu")
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+        choice = choose(settings.device, look())
+    except UnusableDevice as why:
+        return Line("gpu", Verdict.FAIL, str(why))
+    if choice.card is None:
+        return Line("gpu", Verdict.OK, f"not used, the CPU runs the model: {choice.reason}")
+    card = choice.card
+    major, minor = card.capability
+    detail = f"{card.device} runs the model where it fits: {card.name}, {size(card.total)}, capability {major}.{minor}"
+    return Line("gpu", Verdict.OK, detail)
 
 
 def _cores(settings: Settings) -> Line:

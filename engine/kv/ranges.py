@@ -25,6 +25,10 @@ class KvRange(Protocol):
         """Return the pages of the span, once nothing enqueued may still read them; it stays reserved."""
         ...
 
+    def collect(self) -> int:
+        """Return pages given back earlier whose last readers have ended by now; the bytes freed."""
+        ...
+
     def close(self) -> None:
         """Return everything. Calling it again does nothing."""
         ...

@@ -27,6 +27,7 @@ from engine.memory.probe import FixedProbe, MemoryReading
 from engine.request import Event, Request, SamplingParams, Text
 from engine.rows import RowBatch
 from engine.runner import KvAddresses
+from engine.state import KvMemory
 
 VOCAB = 512
 EOS = 0
@@ -188,6 +189,7 @@ class FakeModel:
     runner: FakeRunner
     served: ServedModel
     info: protocol.Model
+    kv_memory: KvMemory | None = None
 
 
 def fake_model(runner: FakeRunner, max_len: int) -> FakeModel:

@@ -1,0 +1,238 @@
+"""A model on a CUDA card: whether it fits, the upload of its weights, and the memory that its KV will lie in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from engine.devices import Card, Cards, UnusableDevice, look
+from engine.kv.cuda_driver import CudaDriver, supported
+from engine.kv.cuda_plain import plain_ranges
+from engine.kv.cuda_vmm import DeviceDriver, PageStock, device_ranges
+from engine.kv.ranges import RangeBacking
+from engine.memory.card import Allocator, AllocatorBlocks, CardProbe
+from engine.memory.probe import MemoryReading
+from engine.memory.sizes import size
+from engine.models.llama import LlamaConfig
+from engine.protocol import Loading, WeightForm
+from engine.runner import Runner
+from engine.state import KvMemory
+from kernels.forms import Form, RawTensor
+
+MAX_ROWS = 512
+"""Rows of a prompt chunk where no setting names them: a card reads many rows as fast as few."""
+
+FORMS = frozenset({Form.F32, Form.F16, Form.BF16, Form.Q4_0, Form.Q4_1, Form.Q8_0})
+"""Forms that the card's kernels take: 4-bit ones stay so where a matrix's shape allows it, all else becomes 16-bit."""
+
+_UNPACK_TABLE, _UNPACK_MATRIX = 14, 48
+"""Bytes that a value of the embedding table, or of a matrix and its neighbour, takes for a moment while it is unpacked:
+the file's bytes, float32 terms and the result; quants as int64 while they are packed anew."""
+
+Progress = Callable[[Loading], None]
+
+
+class CardRunner(Runner, Protocol):
+    """A runner with what `/health` says of it."""
+
+    backend: str
+    backend_reason: str
+
+    def warm_up(self, slots: int, rows: int) -> None:
+        """Compile what a pass of `rows` rows in each of `slots` slots needs."""
+        ...
+
+    def weight_bytes(self) -> int: ...
+
+    def weight_forms(self) -> list[WeightForm]: ...
+
+
+class OpenCard(Protocol):
+    """One card, its context current in the engine's thread."""
+
+    @property
+    def allocator(self) -> Allocator: ...
+
+    def driver(self) -> DeviceDriver | str:
+        """The virtual memory calls, or why there are none."""
+        ...
+
+    def plain(self) -> RangeBacking:
+        """Plain allocations, where there are none."""
+        ...
+
+    def runner(
+        self, config: LlamaConfig, tensors: Mapping[str, RawTensor], *, max_rows: int, positions: int
+    ) -> CardRunner: ...
+
+
+class CudaSystem(Protocol):
+    """The cards of this box."""
+
+    def look(self) -> Cards: ...
+
+    def open(self, card: Card) -> OpenCard:
+        """Raises UnusableDevice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OnCard:
+    """A model on a card."""
+
+    runner: CardRunner
+    memory: KvMemory
+
+
+def load_on_card(
+    opened: OpenCard,
+    card: Card,
+    config: LlamaConfig,
+    tensors: Mapping[str, RawTensor],
+    progress: Progress,
+    *,
+    parallel: int,
+    max_rows: int,
+    positions: int,
+) -> OnCard:
+    """Put the weights on the card, compile the kernels of its passes, and prepare the KV's memory.
+
+    Raises UnusableDevice where the card has not the memory, or its kernels cannot run the model.
+    """
+    allocator = opened.allocator
+    baseline = CardProbe(allocator).read()
+    _refuse_forms(card, tensors)
+    _refuse_size(card, tensors, baseline.available)
+    try:
+        runner = opened.runner(config, tensors, max_rows=max_rows, positions=positions)
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        raise _refusal(card, baseline, error) from error
+    sizes = [(slots, 1) for slots in _powers(parallel)] + [(1, rows) for rows in _powers(max_rows) if rows > 1]
+    for done, (slots, rows) in enumerate(sizes):
+        progress(Loading(stage="compiling kernels", done_bytes=done, total_bytes=len(sizes), eta_s=None))
+        try:
+            runner.warm_up(slots, rows)
+        except Exception as error:
+            raise _refusal(card, baseline, error) from error
+    allocator.empty()
+    return OnCard(runner, _memory(opened, card, baseline=baseline))
+
+
+def _memory(opened: OpenCard, card: Card, *, baseline: MemoryReading) -> KvMemory:
+    allocator = opened.allocator
+    driver = opened.driver()
+    blocks = AllocatorBlocks(allocator)
+    if isinstance(driver, str):
+        return KvMemory(card.device, CardProbe(allocator), baseline, opened.plain(), blocks, whole_windows=driver)
+    stock = PageStock(driver)
+    return KvMemory(card.device, CardProbe(allocator, stock), baseline, device_ranges(stock), blocks)
+
+
+def _refusal(card: Card, before: MemoryReading, error: Exception) -> UnusableDevice:
+    if isinstance(error, torch.OutOfMemoryError):
+        return UnusableDevice(
+            f"{card.device} ({card.name}) ran out of memory while the model was put there: "
+            f"{size(before.available)} of {size(before.total)} was available before; use a smaller model or cpu"
+        )
+    return UnusableDevice(f"{card.device} ({card.name}) cannot run this model: {error}")
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4 ... up to `most`, and `most`."""
+    return sorted({*(1 << i for i in range(most.bit_length())), most})
+
+
+def _refuse_forms(card: Card, tensors: Mapping[str, RawTensor]) -> None:
+    for name in tensors:
+        form = tensors[name].form
+        if form not in FORMS:
+            allowed = ", ".join(sorted(FORMS))
+            raise UnusableDevice(f"{card.device}: {name} is {form}, and a card runs {allowed} so far; use cpu")
+
+
+def _refuse_size(card: Card, tensors: Mapping[str, RawTensor], available: int) -> None:
+    weights = room = 0
+    for name in tensors:
+        tensor = tensors[name]
+        values = math.prod(tensor.shape)
+        if len(tensor.shape) == 1:
+            weights += 4 * values
+        elif name == "token_embd.weight" or tensor.form not in (Form.Q4_0, Form.Q4_1):
+            weights += 2 * values
+            room = max(room, _UNPACK_TABLE * values)
+        else:
+            weights += values // 2 + values // 8
+            room = max(room, _UNPACK_MATRIX * values)
+    if weights + room > available:
+        fits = max(0, available - room)
+        raise UnusableDevice(
+            f"{card.device} ({card.name}) has {size(available)} available of {size(card.total)}, and this model takes "
+            f"{size(weights)} of weights there and up to {size(room)} more while they are unpacked: weights of "
+            f"{size(fits)} would fit"
+        )
+
+
+class TorchAllocator:
+    """Torch's allocator of one card (implements `engine.memory.card.Allocator`)."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def free_and_total(self) -> tuple[int, int]:
+        free, total = torch.cuda.mem_get_info(self._index)
+        return int(free), int(total)
+
+    def reserved(self) -> int:
+        return int(torch.cuda.memory_reserved(self._index))
+
+    def allocated(self) -> int:
+        return int(torch.cuda.memory_allocated(self._index))
+
+    def empty(self) -> None:
+        torch.cuda.empty_cache()
+
+
+class TorchCard:
+    """A card through torch and the driver's bindings (implements OpenCard)."""
+
+    def __init__(self, card: Card) -> None:
+        self._index = card.index
+        self._device = torch.device("cuda", card.index)
+        torch.cuda.set_device(self._device)
+        torch.cuda.synchronize()  # makes the primary context current in this thread
+        self.allocator = TorchAllocator(card.index)
+
+    def driver(self) -> DeviceDriver | str:
+        why_not = supported(self._index)
+        if why_not is not None:
+            return why_not
+        return CudaDriver(self._index, torch.cuda.current_stream(self._device).cuda_stream)
+
+    def plain(self) -> RangeBacking:
+        return plain_ranges(self._device)
+
+    def runner(
+        self, config: LlamaConfig, tensors: Mapping[str, RawTensor], *, max_rows: int, positions: int
+    ) -> CardRunner:
+        from engine.cuda_runner import CudaRunner  # brings Triton: only where a card is used
+
+        return CudaRunner(config, tensors, device=self._device, max_rows=max_rows, positions=positions)
+
+
+class TorchCuda:
+    """The cards that the driver shows (implements CudaSystem)."""
+
+    def look(self) -> Cards:
+        return look()
+
+    def open(self, card: Card) -> OpenCard:
+        try:
+            if not torch.cuda.is_available():
+                raise UnusableDevice(f"{card.device}: torch {torch.__version__} cannot use the CUDA driver")
+            return TorchCard(card)
+        except RuntimeError as error:
+            raise UnusableDevice(f"{card.device} ({card.name}) does not start: {error}") from error

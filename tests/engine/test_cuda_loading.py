@@ -1,0 +1,206 @@
+"""A model on a card of our own: what is shown, where pages go, each refusal's words, and what "auto" makes of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import cuda_loading
+from engine.boot import Parts
+from engine.config import EngineConfig
+from engine.devices import UnusableDevice
+from engine.loading import load
+from engine.loop import Engine
+from engine.memory.budget import split_total
+from engine.memory.card import AllocatorBlocks
+from engine.memory.probe import FixedProbe
+from engine.protocol import Health, Loading
+from engine.request import Request, SamplingParams
+from kernels.forms import Form
+from tests.support.fake_card import FakeCard, FakeSystem
+from tests.support.fake_driver import PAGE
+from tests.support.fake_model import RecordingSink, reading
+from tests.support.gguf_files import write_tiny_llama
+
+PROMPT = (40, 41, 42, 43)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_tiny_llama(tmp_path / "t.gguf")
+
+
+def hurried() -> Callable[[], float]:
+    """A clock that is late for every reading of the memory."""
+    ticks = itertools.count()
+    return lambda: next(ticks) * 0.3
+
+
+@contextmanager
+def engine(path: Path, system: FakeSystem, *, device: str = "cuda", parallel: int = 2) -> Iterator[Engine]:
+    config = EngineConfig(
+        model=path, model_name="tiny", device=device, parallel=parallel, threads=1, kv_margin_rows=64, floor_bytes=0
+    )
+    parts = Parts(
+        load=lambda c, progress: load(c, progress, system), probe=lambda: FixedProbe(reading()), clock=hurried()
+    )
+    one = Engine(config, parts)
+    one.load()
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def text(one: Engine) -> str:
+    sinks = [RecordingSink() for _ in range(2)]
+    for i, sink in enumerate(sinks):
+        request = Request(
+            id=f"r{i}",
+            client="test",
+            prompt=(*PROMPT, 50 + i),
+            max_tokens=24,
+            ignore_eos=True,
+            sampling=SamplingParams(temperature=0.0),
+        )
+        one.submit(request, sink)
+    for _ in range(200):
+        one.turn()
+    assert all(sink.done.is_set() for sink in sinks)
+    return "|".join(sink.text() for sink in sinks)
+
+
+def on_cpu(path: Path) -> str:
+    with engine(path, FakeSystem(), device="cpu") as one:
+        return text(one)
+
+
+def test_texts_pages_and_health_on_a_card(path: Path) -> None:
+    system = FakeSystem()
+    card = system.card
+    with engine(path, system, device="auto") as one:
+        idle = one.health()
+        assert idle.model is not None
+        assert (idle.model.device, idle.kv_pool.backend, idle.kv_pool.page_bytes) == ("cuda:0", "cuda-vmm", PAGE)
+        assert (idle.kv_pool.enabled, idle.kv_pool.committed_bytes) == (True, 0)
+        assert not card.driver_.maps
+        assert card.reserved() == card.allocated()
+        said = text(one)
+        health = one.health()
+        one._serving().pool.check_integrity(deep=True)
+        assert health.defect is None
+        assert health.kv_pool.peak_committed_bytes > health.kv_pool.committed_bytes > 0
+        assert len(card.driver_.maps) * PAGE == health.kv_pool.committed_bytes
+    assert said == on_cpu(path)
+    assert not card.driver_.maps
+    assert not card.driver_.reserved
+
+
+def test_the_memory_shown_is_the_cards(path: Path) -> None:
+    with engine(path, FakeSystem()) as one:
+        text(one)
+        memory = one.health().memory
+    assert (memory.source, memory.total) == ("gpu", 1 << 30)
+    assert [d.name for d in memory.devices] == ["cuda:0", "host"]
+    assert (memory.devices[0].available, memory.devices[1].total) == (memory.available, reading().total)
+    assert memory.split.outside == FakeCard().others
+    # The CPU's runner names a workspace that the fake card does not hold.
+    assert split_total(memory.split) - memory.split.workspace == memory.total - memory.available
+
+
+def test_loading_says_how_far_it_is(path: Path) -> None:
+    heard: list[Loading] = []
+    load(EngineConfig(model=path, model_name="tiny", device="cuda", parallel=3), heard.append, FakeSystem())
+    uploads = [s for s in heard if s.stage == "uploading weights"]
+    assert [s.done_bytes for s in uploads] == sorted(s.done_bytes for s in uploads)
+    assert 0 < uploads[-1].done_bytes < uploads[-1].total_bytes
+    compiling = [(s.done_bytes, s.total_bytes) for s in heard if s.stage == "compiling kernels"]
+    assert compiling == [(i, 11) for i in range(11)]  # rounds of 1, 2 and 3 slots, chunks of 2, 4 ... 256 rows
+
+
+def test_what_the_allocator_keeps_can_be_asked_back() -> None:
+    card = FakeCard(_reserved=10 << 20, _allocated=7 << 20)
+    blocks = AllocatorBlocks(card)
+    assert blocks.held_bytes() == 3 << 20
+    assert blocks.reclaim(1) == 3 << 20
+    assert blocks.held_bytes() == 0
+
+
+def test_without_virtual_memory_whole_windows_are_backed_and_it_is_said(path: Path) -> None:
+    system = FakeSystem(FakeCard(no_vmm="the driver has no virtual memory management for device 0"))
+    with engine(path, system) as one:
+        health: Health = one.health()
+        assert (health.kv_pool.backend, health.kv_pool.enabled) == ("cuda-plain", False)
+        assert health.kv_pool.committed_bytes == health.kv_pool.reserved_bytes > 0
+        assert health.model is not None
+        assert health.model.backend is not None
+        assert health.model.backend.endswith(
+            "; whole windows are backed: the driver has no virtual memory management for device 0"
+        )
+        said = text(one)
+    assert said == on_cpu(path)
+
+
+def no_addresses(card: FakeCard) -> FakeCard:
+    def reserve(_length: int) -> int:
+        raise OSError(2, "CUDA driver: CUDA_ERROR_OUT_OF_MEMORY")
+
+    card.driver_.reserve = reserve  # type: ignore[method-assign]
+    return card
+
+
+def small() -> FakeCard:
+    return FakeCard(free=FakeCard.others + 100_000)
+
+
+def exhausted() -> FakeCard:
+    return FakeCard(failure=torch.OutOfMemoryError("CUDA out of memory"))
+
+
+def unfit() -> FakeCard:
+    return FakeCard(failure=ValueError("blk.0.attn_output.bias: a bias is not supported on CUDA"))
+
+
+REFUSALS = [
+    (
+        small,
+        r"cuda:0 \(Fake\) has .* available of 1 GiB, and this model takes .* of weights there and up to .* more",
+    ),
+    (exhausted, r"cuda:0 \(Fake\) ran out of memory while the model was put there: 1,?019 MiB of 1 GiB was available"),
+    (unfit, r"cuda:0 \(Fake\) cannot run this model: blk\.0\.attn_output\.bias: a bias is not supported"),
+    (lambda: no_addresses(FakeCard()), r"cuda:0: 2 windows of 256 tokens .* cannot be reserved .*TANDEM_MAX_LEN"),
+]
+
+
+@pytest.mark.parametrize(("card", "words"), REFUSALS)
+def test_a_named_card_that_does_not_do_is_refused(path: Path, card: Callable[[], FakeCard], words: str) -> None:
+    with pytest.raises(UnusableDevice, match=words), engine(path, FakeSystem(card())):
+        pass
+
+
+@pytest.mark.parametrize(("card", "words"), REFUSALS)
+def test_auto_takes_the_cpu_then_and_says_why(path: Path, card: Callable[[], FakeCard], words: str) -> None:
+    with engine(path, FakeSystem(card()), device="auto") as one:
+        model = one.health().model
+        assert model is not None
+        assert model.device == "cpu"
+        assert one.health().kv_pool.backend == "host-mmap"
+        assert one.health().memory.source == "host"
+        assert model.backend is not None
+        before, _, reason = model.backend.partition("; no GPU: ")
+        assert before
+        assert re.match(words, reason)
+        said = text(one)
+    assert said == on_cpu(path)
+
+
+def test_a_form_that_cards_do_not_run_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_loading, "FORMS", frozenset({Form.F32, Form.Q4_1}))
+    with pytest.raises(UnusableDevice, match=r"cuda:0: \S+ is q8_0, and a card runs f32, q4_1 so far; use cpu"):
+        load(EngineConfig(model=path, model_name="tiny", device="cuda"), lambda _: None, FakeSystem())
