@@ -55,6 +55,18 @@ class RoleState(StrEnum):
     REFUSED = "refused"
 
 
+class Finish(StrEnum):
+    """How a request ended, in the ledger. `abandoned`: its client left; `cancelled`: the operator ended it."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABANDONED = "abandoned"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every wire type: immutable, keyword-only."""
 
@@ -103,6 +115,7 @@ class Totals(Wire, frozen=True, kw_only=True):
     errors: int = 0
     timeouts: int = 0
     abandoned: int = 0
+    cancelled: int = 0
     waiting_memory: int = 0
 
 
@@ -125,6 +138,9 @@ class Parallel(Wire, frozen=True, kw_only=True):
 
 
 class LaneRequest(Wire, frozen=True, kw_only=True):
+    """The request in a slot. `queue_s`: from its arrival to its slot; `worst_gap_s`: the longest pause between two of
+    its tokens so far, null before the second."""
+
     id: str
     client: str
     prompt_tokens: int
@@ -137,6 +153,8 @@ class LaneRequest(Wire, frozen=True, kw_only=True):
     prefill_total: int
     accepted_per_round: float | None
     age_s: float
+    queue_s: float | None = None
+    worst_gap_s: float | None = None
 
 
 class Lane(Wire, frozen=True, kw_only=True):
@@ -209,8 +227,24 @@ class DeviceMemory(Wire, frozen=True, kw_only=True):
     split: MemorySplit
 
 
+class LadderLevel(Wire, frozen=True, kw_only=True):
+    """One rung of the pressure ladder: what it could give back now, and what it gave since start.
+
+    `reclaims` counts how often it was asked while it held something, `freed_bytes` what came back in all; the last time
+    is `last_age_s` ago, for `last_reason` (both null where it was never asked).
+    """
+
+    level: str
+    held_bytes: int
+    reclaims: int
+    freed_bytes: int
+    last_age_s: float | None
+    last_reason: str | None
+
+
 class Memory(Wire, frozen=True, kw_only=True):
-    """The memory that holds the KV; `split` adds up to `total - available`."""
+    """The memory that holds the KV; `split` adds up to `total - available`. `ladder`: in the order in which the levels
+    are asked to give back."""
 
     source: str
     total: int
@@ -222,6 +256,7 @@ class Memory(Wire, frozen=True, kw_only=True):
     fixed: int
     split: MemorySplit
     devices: list[DeviceMemory]
+    ladder: list[LadderLevel] = []
 
 
 class CacheLevel(Wire, frozen=True, kw_only=True):
@@ -234,6 +269,9 @@ class CacheLevel(Wire, frozen=True, kw_only=True):
 
 
 class Role(Wire, frozen=True, kw_only=True):
+    """A small model beside the engine. `decision`, `headroom_after`, `to_fit` and `claim_source` are the planner's, as
+    in `PlanDecision`; null where nothing planned the role."""
+
     name: str
     kind: str
     state: RoleState
@@ -242,13 +280,42 @@ class Role(Wire, frozen=True, kw_only=True):
     reason: str
     since_s: float
     reloads: int
+    decision: str | None = None
+    headroom_after: int | None = None
+    to_fit: str | None = None
+    claim_source: str | None = None
 
 
 class Speculation(Wire, frozen=True, kw_only=True):
+    """`accepted_by_depth[d]`: drafted tokens at depth d + 1 that the model agreed with; empty without drafters."""
+
     drafters: list[str]
     rounds: int
     drafted: int
     accepted: int
+    accepted_by_depth: list[int] = []
+
+
+class RoundStat(Wire, frozen=True, kw_only=True):
+    """Joint rounds in which `rows` slots decoded together, since start. `p95_ms` is over the last few hundred of them,
+    `tokens_per_round` over all slots of a round."""
+
+    rows: int
+    rounds: int
+    mean_ms: float
+    p95_ms: float
+    tokens_per_round: float
+    ms_total: float
+
+
+class LedgerState(Wire, frozen=True, kw_only=True):
+    """How the ledger of requests stands: rows `written` and `dropped` since start, and what keeps it from being
+    written, in a sentence; null while nothing does. `enabled` is false where the settings turn it off."""
+
+    enabled: bool = False
+    written: int = 0
+    dropped: int = 0
+    defect: str | None = None
 
 
 class Health(Wire, frozen=True, kw_only=True):
@@ -270,6 +337,8 @@ class Health(Wire, frozen=True, kw_only=True):
     cache: dict[str, CacheLevel]
     roles: list[Role]
     speculation: Speculation
+    round_stats: list[RoundStat] = []
+    ledger: LedgerState = LedgerState()
     defect: str | None = None
     contract: str = CONTRACT
 
@@ -284,6 +353,72 @@ class SlotView(Wire, frozen=True, kw_only=True):
     n_past: int
     client: str | None
     reason: str | None
+
+
+class LedgerRow(Wire, frozen=True, kw_only=True):
+    """One request that ended: counts and timings, never a word of it.
+
+    `arrived_at` and `finished_at` are Unix seconds, the other times are lengths; `queue_s` ends where the request got
+    its slot, `prefill_s` runs from there to the first token, `decode_s` from the first token to the last. Null stands
+    for what it did not reach. `reason` says why it ended where `finish` is not the answer's own; `route` is the rule by
+    which it got its slot.
+    """
+
+    id: str
+    client: str
+    model: str
+    slot: int | None
+    arrived_at: float
+    finished_at: float
+    prompt_tokens: int
+    cached_tokens: int
+    cache_source: str
+    completion_tokens: int
+    max_tokens: int | None
+    finish: Finish
+    reason: str | None
+    queue_s: float | None
+    ttft_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    total_s: float
+    tok_s: float | None
+    worst_gap_s: float | None
+    route: str | None
+
+
+class RequestsPage(Wire, frozen=True, kw_only=True):
+    """The body of `GET /admin/requests`: the newest first. `next` goes into `before` for the page that follows; `total`
+    counts every row that fits the search."""
+
+    rows: list[LedgerRow]
+    next: str | None
+    total: int
+
+
+class LogLine(Wire, frozen=True, kw_only=True):
+    """One log line: `at` in Unix seconds, `event` its short name, `text` the rest, `request` the id it is about."""
+
+    seq: int
+    at: float
+    level: str
+    event: str
+    text: str
+    request: str | None
+
+
+class LogPage(Wire, frozen=True, kw_only=True):
+    """The body of `GET /admin/log`: lines in order; `next` goes into `after` for what comes later."""
+
+    lines: list[LogLine]
+    next: int
+
+
+class ActionReply(Wire, frozen=True, kw_only=True):
+    """What an operator's action did."""
+
+    done: bool
+    message: str
 
 
 class TokenDifference(Wire, frozen=True, kw_only=True):

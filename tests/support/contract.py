@@ -13,7 +13,16 @@ import msgspec
 
 from engine.http.errors import ErrorBody
 from engine.http.pages import StatusPage
-from engine.protocol import BenchReport, Health, PlanReport, SlotView
+from engine.protocol import (
+    ActionReply,
+    BenchReport,
+    Health,
+    LedgerRow,
+    LogPage,
+    PlanReport,
+    RequestsPage,
+    SlotView,
+)
 
 FOLDER = Path(__file__).parents[2] / "docs" / "contract"
 
@@ -24,6 +33,10 @@ TYPES: dict[str, Any] = {
     "error": ErrorBody,
     "bench": BenchReport,
     "plan": PlanReport,
+    "requests": RequestsPage,
+    "request": LedgerRow,
+    "log": LogPage,
+    "action": ActionReply,
 }
 
 
