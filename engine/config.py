@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.memory.sizes import GIB, MIB
@@ -45,9 +45,10 @@ class EngineConfig:
 class ServiceConfig:
     """How an engine is offered over HTTP. Sizes in bytes, times in seconds.
 
-    Only loopback hosts are accepted until API keys exist. `allowed_hosts` adds names to those a `Host` header may
-    carry (loopback names and literal addresses always may); `allowed_origins` adds web origins that a browser page
-    may call from (`*` allows any). `metrics_token` and `admin_token` open `/metrics` and the body of `/health` to
+    `secrets_file` holds the API keys; a host that other machines reach is served only with one. `allowed_hosts` adds
+    names to those a `Host` header may carry (loopback names and literal addresses always may); `allowed_origins` adds
+    web origins that a browser page may call from (`*` allows any). `metrics_token` and `admin_token` open `/metrics`
+    and the body of `/health` to
     clients elsewhere. `heartbeat_s` is the longest silence on an open stream, `headers_after_s` the longest wait
     for an admission before a stream's headers go out. `visible_status` also says as reasoning text what a chat stream
     waits for, for clients that hide comments.
@@ -59,8 +60,9 @@ class ServiceConfig:
     drain_timeout_s: float = 30.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
-    metrics_token: str | None = None
-    admin_token: str | None = None
+    secrets_file: Path | None = None
+    metrics_token: str | None = field(default=None, repr=False)
+    admin_token: str | None = field(default=None, repr=False)
     heartbeat_s: float = 3.0
     headers_after_s: float = 1.0
     visible_status: bool = False

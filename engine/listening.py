@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import psutil
 
 _LOOPBACK = {"localhost": ("127.0.0.1", "::1"), "127.0.0.1": ("127.0.0.1", "::1"), "::1": ("::1", "127.0.0.1")}
+_EVERY = {"0.0.0.0": ("0.0.0.0",), "::": ("::", "0.0.0.0")}
+_AS_SEEN_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _TRIES_FOR_A_FREE_PORT = 20
 BACKLOG = 128
@@ -27,12 +29,12 @@ class PortInUse(Exception):
 
 
 class HostNotAllowed(Exception):
-    """The host is not a loopback one, and nothing yet keeps strangers out."""
+    """The host is not a loopback one, and no API key keeps strangers out."""
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"--host {host} is not a loopback address: serving other machines needs API keys, which do not exist yet; "
-            "use 127.0.0.1 and a tunnel or a proxy that authenticates"
+            f"--host {host} lets other machines in, and there is no API key: `tandem secrets add LABEL` makes one; "
+            "or use 127.0.0.1"
         )
         self.host = host
 
@@ -47,31 +49,33 @@ class Listening:
 
     @property
     def url(self) -> str:
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        """For clients on this machine, which an address that stands for all of them does not name."""
+        host = _AS_SEEN_HERE.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     def close(self) -> None:
         for opened in self.sockets:
             opened.close()
 
 
-def require_loopback(host: str) -> None:
-    """Raises HostNotAllowed for anything but `localhost` and loopback addresses."""
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on `host`: `localhost` and loopback addresses."""
     if host in _LOOPBACK:
-        return
+        return True
     try:
-        loopback = ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
-        loopback = False
-    if not loopback:
-        raise HostNotAllowed(host)
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
 
 
 def bind(host: str, port: int) -> Listening:
     """Bind and listen. `localhost`, 127.0.0.1 and ::1 take both families, so that two engines cannot share a port by
-    taking one each; a box without IPv6 serves the other alone. Port 0 takes a free one. Raises PortInUse.
+    taking one each; a box without IPv6 serves the other alone, and so does `::`. Port 0 takes a free one. Raises
+    PortInUse.
     """
-    require_loopback(host)
-    hosts = _LOOPBACK.get(host, (host,))
+    hosts = _LOOPBACK.get(host) or _EVERY.get(host, (host,))
     for _ in range(_TRIES_FOR_A_FREE_PORT if port == 0 else 1):
         try:
             return _bind_all(hosts, port)

@@ -20,12 +20,13 @@ from engine.api import EnginePort
 from engine.config import EngineConfig, ServiceConfig
 from engine.http.app import App
 from engine.http.server import AppServer
-from engine.listening import HostNotAllowed, Listening, PortInUse, bind, require_loopback
+from engine.keyring import SecretsUnusable, require_keys
+from engine.listening import HostNotAllowed, Listening, PortInUse, bind
 from engine.request import RequestError
 from engine.snapshot import version
 from engine.state_dir import ServiceRecord, StateDirLocked, lock_state_dir, remove_record, write_record
 
-__all__ = ["HostNotAllowed", "PortInUse", "ServiceConfig", "StateDirLocked", "run"]
+__all__ = ["HostNotAllowed", "PortInUse", "SecretsUnusable", "ServiceConfig", "StateDirLocked", "run"]
 
 log = logging.getLogger("tandem.service")
 
@@ -60,10 +61,10 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code: 0 after a drain, 1 where the engine failed.
 
-    Before anything is loaded, raises HostNotAllowed, StateDirLocked or PortInUse. A second signal ends the process
-    at once, with exit code 1.
+    Before anything is loaded, raises SecretsUnusable, HostNotAllowed, StateDirLocked or PortInUse. A second signal ends
+    the process at once, with exit code 1.
     """
-    require_loopback(service.host)
+    require_keys(service.host, service.secrets_file)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as stack:
         stack.enter_context(_stoppable())

@@ -41,6 +41,7 @@ COMMANDS: dict[str, CommandSpec] = {
     "residency": CommandSpec("tandem.residency", "Which small models fit beside the engine, and why.", LOOKING),
     "models": CommandSpec("tandem.models", "List, fetch and inspect models.", CARING),
     "config": CommandSpec("tandem.configs", "Show, write and validate the settings.", CARING),
+    "secrets": CommandSpec("tandem.secrets", "Make, rotate and remove API keys and tokens.", CARING),
     "doctor": CommandSpec("tandem.doctor", "Check this box and recommend a slot count.", CARING),
 }
 

@@ -14,7 +14,7 @@ from tandem.configure import check_host
 from tandem.exits import CommandError, Exit
 from tandem.origins import Flags, Resolved, parse, read_layers, resolve
 from tandem.paths import config_dir, shipped
-from tandem.settings import BY_NAME, SECRETS, TABLE, Setting
+from tandem.settings import BY_NAME, TABLE, Setting
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
@@ -112,7 +112,7 @@ def _text(resolved: Resolved, setting: Setting) -> str:
     value = _value(resolved, setting)
     if value is None:
         return ""
-    if setting.name in SECRETS:
+    if setting.secret:
         return "(set, not shown)"
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -144,7 +144,7 @@ def _shown(resolved: Resolved, setting: Setting) -> ShownSetting:
         value = str(value)
     return ShownSetting(
         variable=setting.variable,
-        value=None if setting.name in SECRETS else value,  # type: ignore[arg-type]
+        value=None if setting.secret else value,  # type: ignore[arg-type]
         unit="bytes" if setting.unit == "GiB" else setting.unit,
         origin=str(resolved.origins[setting.name]),
         written_as=resolved.origins[setting.name].name,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.config import EngineConfig, ServiceConfig
-from engine.listening import HostNotAllowed, PortInUse, bind, require_loopback
+from engine.keyring import SecretsUnusable, require_keys
+from engine.listening import HostNotAllowed, PortInUse, bind
 from engine.state_dir import StateDirLocked, is_locked, read_record
 from tandem.exits import CommandError, Exit
 from tandem.origins import Resolved
@@ -51,6 +52,7 @@ def service_config(settings: Settings) -> ServiceConfig:
         drain_timeout_s=settings.drain_timeout,
         allowed_hosts=settings.allowed_hosts,
         allowed_origins=settings.allowed_origins,
+        secrets_file=secrets_file(settings),
         metrics_token=settings.metrics_token,
         admin_token=settings.admin_token,
         visible_status=settings.visible_status == "reasoning",
@@ -69,10 +71,16 @@ def residency_file(settings: Settings) -> Path:
     return own if own.exists() else shipped("residency.toml")
 
 
+def secrets_file(settings: Settings) -> Path:
+    return settings.secrets_file or config_dir() / "secrets.json"
+
+
 def check_host(resolved: Resolved) -> None:
-    """Refuse to listen where others on the network could reach the engine: it has no API keys yet."""
+    """Refuse secrets that cannot be used, and to listen where other machines could reach an engine without API keys."""
     try:
-        require_loopback(resolved.settings.host)
+        require_keys(resolved.settings.host, secrets_file(resolved.settings))
+    except SecretsUnusable as why:
+        raise CommandError(str(why), Exit.USAGE) from why
     except HostNotAllowed as why:
         raise CommandError(f"{why} (set by {resolved.origins['host']})", Exit.USAGE) from why
 

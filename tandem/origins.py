@@ -22,7 +22,7 @@ ENV_FILE_VARIABLE = "TANDEM_ENV_FILE"
 PROFILE_VARIABLE = "TANDEM_PROFILE"
 OUTSIDE = (CONFIG_DIR_VARIABLE, ENV_FILE_VARIABLE, PROFILE_VARIABLE)
 """Variables that say where settings are read from, and so are no settings themselves."""
-FOREIGN = ("TANDEM_CACHE_DIR",)
+FOREIGN = ("TANDEM_CACHE_DIR", "TANDEM_API_KEY")
 """Variables that other parts read straight from the environment."""
 
 
@@ -103,8 +103,9 @@ def parse(setting: Setting, found: Found) -> object:
         return setting.kind.parse(found.text)
     except ValueError:
         place = f" ({found.origin.place})" if found.origin.place else ""
+        text = "a secret, not shown" if setting.secret else repr(found.text)
         raise CommandError(
-            f"{found.origin.name} is {found.text!r}{place}; allowed: {setting.kind.allowed}", Exit.USAGE
+            f"{found.origin.name} is {text}{place}; allowed: {setting.kind.allowed}", Exit.USAGE
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -55,8 +56,12 @@ def _own(flags: Flags, slots: int) -> Iterator[Address]:
         command = [sys.executable, "-m", "tandem", "serve", "--unlisted", *to_arguments(flags)]
         command += [f"--model={model}", f"--parallel={slots}", "--host=127.0.0.1", "--port=0", f"--state-dir={folder}"]
         output.note(f"starting an engine of its own with {slots} slots")
+        # It serves this command alone, on a port that nobody else is told: the user's API keys are not for it.
+        environ = os.environ | {"TANDEM_SECRETS_FILE": str(Path(folder) / "secrets.json")}
         with log_path.open("wb") as log:
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True
+            )
         try:
             yield _ready(child, Path(folder), log_path)
         finally:

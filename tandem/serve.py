@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from engine.listening import PortInUse
+from engine.keyring import SecretsUnusable
+from engine.listening import HostNotAllowed, PortInUse
 from engine.state_dir import StateDirLocked
 from tandem import logs, output
 from tandem.configure import check_free, check_host, engine_config, service_config, state_dir
@@ -60,6 +61,8 @@ def serve(
             code = run(engine_config(settings, model, name), service_config(settings))
     except (PortInUse, StateDirLocked) as why:
         raise CommandError(str(why), Exit.REFUSED) from why
+    except (HostNotAllowed, SecretsUnusable) as why:
+        raise CommandError(str(why), Exit.USAGE) from why
     raise typer.Exit(code)
 
 

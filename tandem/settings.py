@@ -15,14 +15,12 @@ from tandem.kinds import AnyPath, Device, Gib, Kind, OneOf, Real, Switch, Whole,
 
 PREFIX = "TANDEM_"
 ALIAS_PREFIXES = ("QSE_", "QWEN38_")
-SECRETS = ("metrics_token", "admin_token")
-"""Settings whose values are never shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One row of the table. `default_text` says the default where it depends on the box. `later` marks a setting that
-    is checked and kept but that nothing acts on yet."""
+    is checked and kept but that nothing acts on yet, `secret` one whose value is never shown."""
 
     name: str
     kind: Kind
@@ -34,6 +32,7 @@ class Setting:
     flag: str | None
     later: bool
     older_names: tuple[str, ...]
+    secret: bool
 
     @property
     def variable(self) -> str:
@@ -57,6 +56,7 @@ def _row(
     flag: bool = False,
     later: bool = False,
     older_names: tuple[str, ...] = (),
+    secret: bool = False,
 ) -> Any:
     meta = {
         "group": group,
@@ -67,8 +67,9 @@ def _row(
         "flag": flag,
         "later": later,
         "older_names": older_names,
+        "secret": secret,
     }
-    return field(default=default, metadata=meta)
+    return field(default=default, metadata=meta, repr=not secret)
 
 
 MODEL, SLOTS, MEMORY, TURNS, QUEUE, SMALL, SERVICE = (
@@ -287,11 +288,28 @@ class Settings:
     allowed_origins: tuple[str, ...] = _row(
         SERVICE, WordList(), (), "Web origins whose pages may call the engine; * is any.", default_text="none"
     )
+    secrets_file: Path | None = _row(
+        SERVICE,
+        AnyPath(),
+        None,
+        "The API keys and tokens that `tandem secrets` makes, as digests.",
+        default_text="secrets.json in the configuration folder",
+    )
     metrics_token: str | None = _row(
-        SERVICE, Words(), None, "Opens /metrics and the body of /health to clients elsewhere.", default_text="none"
+        SERVICE,
+        Words(),
+        None,
+        "Opens /metrics and the body of /health to clients elsewhere; `tandem secrets rotate metrics` keeps it safer.",
+        default_text="none",
+        secret=True,
     )
     admin_token: str | None = _row(
-        SERVICE, Words(), None, "Opens what the metrics token does, and the engine's controls.", default_text="none"
+        SERVICE,
+        Words(),
+        None,
+        "Opens what the metrics token does, and the engine's controls; `tandem secrets rotate admin` keeps it safer.",
+        default_text="none",
+        secret=True,
     )
     log_format: str = _row(
         SERVICE,
@@ -328,6 +346,7 @@ def _setting(row: dataclasses.Field[Any]) -> Setting:
         flag="--" + row.name.replace("_", "-") if meta["flag"] else None,
         later=meta["later"],
         older_names=meta["older_names"],
+        secret=meta["secret"],
     )
 
 

@@ -21,6 +21,8 @@ from engine.protocol import Health, decode_health
 from tandem.exits import CommandError, Exit
 
 AGENT = "tandem"
+KEY_VARIABLE = "TANDEM_API_KEY"
+"""The API key that the commands use as clients of an engine that wants one."""
 
 
 class Unreachable(CommandError):
@@ -84,7 +86,8 @@ def refusal(status: int, body: bytes) -> Refused:
     except msgspec.MsgspecError:
         words = " ".join(body[:300].decode("utf-8", "replace").split())
         return Refused(status, None, f"{words or 'no words'} (is it an engine?)")
-    return Refused(status, error.code, error.message)
+    hint = f"; the commands send the one in {KEY_VARIABLE}" if status == 401 else ""
+    return Refused(status, error.code, error.message + hint)
 
 
 def get(address: Address, path: str, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
@@ -106,6 +109,13 @@ def _headers() -> dict[str, str]:
     headers = {"User-Agent": AGENT, "Connection": "close"}
     token = os.environ.get("TANDEM_METRICS_TOKEN") or os.environ.get("TANDEM_ADMIN_TOKEN")
     return headers | {"Authorization": f"Bearer {token}"} if token else headers
+
+
+def _key_header() -> str:
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not key.isprintable() or not key.isascii():
+        raise CommandError(f"{KEY_VARIABLE} is a secret, not shown; allowed: printable ASCII on one line", Exit.USAGE)
+    return f"Authorization: Bearer {key}\r\n" if key else ""
 
 
 def health(address: Address, *, timeout_s: float = 5.0) -> Health:
@@ -156,7 +166,7 @@ async def stream(
     try:
         head = (
             f"POST {address.path}{path} HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nUser-Agent: {client}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            f"{_key_header()}Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         writer.write(head.encode() + body)
         await writer.drain()

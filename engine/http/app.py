@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, and what surrounds every request (id, host and origin checks, errors, counts)."""
+"""The HTTP application: its routes, and what surrounds every request (id, checks, errors, counts)."""
 
 from __future__ import annotations
 
@@ -117,6 +117,7 @@ class App:
             else:
                 self._guard.check_host(scope)
                 context.headers += self._guard.check_origin(scope)
+                context.key = self._guard.check_key(scope)
                 await self._router(scope, receive, send)
         except ClientGone:
             return
@@ -153,7 +154,8 @@ class App:
             raise loading()
         # In a list, so that it can be let go: an answer may run for an hour, and the body may have megabytes.
         body = [await read_body(scope, receive, self._service.body_limit_bytes)]
-        origin = Origin(_engine_id(scope), _client(scope))
+        # What a key's owner has said stays apart from what others have: caches never match across namespaces.
+        origin = Origin(_engine_id(scope), _client(scope), context_of(scope).key or "")
         exchange = Exchange(self.exchanges, scope, receive, send, origin.id)
         try:
             exchange.watch()
@@ -195,7 +197,9 @@ def _engine_id(scope: Scope) -> str:
 
 
 def _client(scope: Scope) -> str:
-    """Who asks, for people: the `X-Client` header, else the first word of the user agent."""
+    """Who asks, for people: the API key's label, else the `X-Client` header, else the first word of the user agent."""
+    if (key := context_of(scope).key) is not None:
+        return key
     label = header(scope, b"x-client")
     if label is not None and (shown := "".join(filter(str.isprintable, label)).strip()[:64]):
         return shown

@@ -1,25 +1,29 @@
-"""Who may ask what: host names, web origins, loopback, and the tokens that open metrics elsewhere."""
+"""Who may ask what: host names, web origins, API keys, loopback, and the tokens that open the rest elsewhere."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from engine.config import ServiceConfig
-from engine.http.wire import Header, Scope, header
+from engine.http.wire import Header, Scope, context_of, header
+from engine.keyring import ADMIN, METRICS, TOKENS, Keyring
+from engine.listening import is_loopback
 from engine.request import RequestError
 
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 
 
-@dataclass(frozen=True, slots=True)
 class Guard:
     """Keeps web pages out: a page can make its visitor's browser call a loopback server, but it can forge neither
-    `Host` (a name rebound to 127.0.0.1 still shows) nor `Origin`."""
+    `Host` (a name rebound to 127.0.0.1 still shows) nor `Origin`. Keeps strangers out by API keys."""
 
-    service: ServiceConfig
+    def __init__(self, service: ServiceConfig) -> None:
+        """Raises SecretsUnusable."""
+        self.service = service
+        self._keyring = Keyring(service.secrets_file)
+        self._only_local = is_loopback(service.host)
 
     def check_host(self, scope: Scope) -> None:
         """Raises RequestError(403) for a `Host` that is neither a loopback name, a literal address nor configured."""
@@ -78,28 +82,59 @@ class Guard:
             (b"access-control-max-age", b"600"),
         ]
 
+    def check_key(self, scope: Scope) -> str | None:
+        """The label of the API key that a request to /v1 carries, as `Authorization: Bearer` or `x-api-key`. None where
+        none is needed: elsewhere, and on an engine without keys. Raises RequestError(401)."""
+        if not str(scope["path"]).startswith("/v1/") or (self._only_local and not self._keyring.has_api_keys):
+            return None
+        given = [key for key in (_bearer(scope), header(scope, b"x-api-key")) if key]
+        for key in given:
+            label = self._keyring.label_of(key.encode("latin-1"))
+            if label is not None and label not in TOKENS:
+                return label
+        problem = ', error="invalid_token"' if given else ""
+        context_of(scope).headers.append((b"www-authenticate", f'Bearer realm="tandem"{problem}'.encode()))
+        raise RequestError(
+            "the API key is none of this engine's"
+            if given
+            else "this engine wants an API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+            status=401,
+            code="invalid_api_key",
+        )
+
     def may_see_inside(self, scope: Scope) -> bool:
-        """Whether the body of `/health`, `/metrics` and `/slots` is for this client: loopback, or one with a token.
+        """Whether the body of `/health`, `/metrics` and `/slots` is for this client: loopback, or one with a token."""
+        return _is_local(scope) or self._token_of(scope) is not None
 
-        A forwarded request is not local, however near the proxy that sends it.
-        """
-        client = scope.get("client")
-        forwarded = any(header(scope, name) is not None for name in _FORWARDED)
-        if client is not None and is_loopback(client[0]) and not forwarded:
-            return True
-        scheme, _, given = (header(scope, b"authorization") or "").partition(" ")
-        tokens = [t for t in (self.service.metrics_token, self.service.admin_token) if t]
-        return scheme.lower() == "bearer" and any(hmac.compare_digest(given.encode(), t.encode()) for t in tokens)
+    def may_act(self, scope: Scope) -> bool:
+        """Whether this client may use the engine's controls: with the admin token where there is one, else loopback."""
+        if self.service.admin_token or self._keyring.has(ADMIN):
+            return self._token_of(scope) == ADMIN
+        return _is_local(scope)
+
+    def _token_of(self, scope: Scope) -> str | None:
+        """Which token the client has: `admin`, `metrics` or none."""
+        given = (_bearer(scope) or "").encode("latin-1")
+        if not given:
+            return None
+        settings = ((ADMIN, self.service.admin_token), (METRICS, self.service.metrics_token))
+        for name, token in settings:
+            if token and hmac.compare_digest(given, token.encode()):
+                return name
+        label = self._keyring.label_of(given)
+        return label if label in TOKENS else None
 
 
-def is_loopback(host: str) -> bool:
-    """Whether the literal address is a loopback one; a name never is."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+def _bearer(scope: Scope) -> str | None:
+    scheme, _, given = (header(scope, b"authorization") or "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else None
+
+
+def _is_local(scope: Scope) -> bool:
+    """A forwarded request is not local, however near the proxy that sends it."""
+    client = scope.get("client")
+    forwarded = any(header(scope, name) is not None for name in _FORWARDED)
+    return client is not None and is_loopback(client[0]) and not forwarded
 
 
 def _is_address(host: str) -> bool:

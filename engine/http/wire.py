@@ -20,11 +20,13 @@ CONTEXT_KEY = "tandem.context"
 
 @dataclass(slots=True)
 class Context:
-    """One HTTP request beside its scope: `headers` go on every response, `status` is what was answered (0 before)."""
+    """One HTTP request beside its scope: `headers` go on every response, `status` is what was answered (0 before),
+    `key` is the label of the API key it carries, None where none is needed."""
 
     request_id: str
     headers: list[Header]
     status: int = 0
+    key: str | None = None
 
     @property
     def started(self) -> bool:

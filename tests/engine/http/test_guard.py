@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from engine.config import ServiceConfig
-from engine.http.guard import Guard, is_loopback
+from engine.http.guard import Guard
 from tests.engine.http.talk import CHAT, chat_body, error_of
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -112,7 +112,17 @@ def test_forwarded_clients_see_the_status_alone(client: httpx.Client) -> None:
         assert client.get(path, headers=elsewhere).status_code == 403
 
 
-def test_loopback_addresses() -> None:
-    assert is_loopback("127.8.8.8")
-    assert not is_loopback("localhost")
-    assert not is_loopback("128.0.0.1")
+@pytest.mark.parametrize(
+    ("service", "asked", "allowed"),
+    [
+        (ServiceConfig(), scope(), True),
+        (ServiceConfig(), scope(client="192.168.1.5"), False),
+        (ServiceConfig(), scope(x_forwarded_for="203.0.113.9"), False),
+        (ServiceConfig(admin_token="admin-key"), scope(), False),
+        (ServiceConfig(admin_token="admin-key"), scope(authorization="Bearer admin-key"), True),
+        (ServiceConfig(admin_token="admin-key", metrics_token="m"), scope(authorization="Bearer m"), False),
+        (ServiceConfig(admin_token="admin-key"), scope(client="10.0.0.5", authorization="Bearer admin-key"), True),
+    ],
+)
+def test_who_may_act(service: ServiceConfig, asked: dict[str, Any], allowed: bool) -> None:
+    assert Guard(service).may_act(asked) is allowed
