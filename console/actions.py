@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from console.arrange import PANELS
+from console.views import VIEWS
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("pause", "p,space", "p", "pause", "Hold the picture still, or let it go on."),
     Action("next_panel", "tab", "tab", "panel", "Give the arrow keys to the next panel.", always=True),
     Action("previous_panel", "shift+tab", "⇧tab", "back", "Give them to the one before.", in_footer=False, always=True),
-    Action("scroll(-1)", "up,k", "↑ ↓", "scroll", "Scroll the chosen panel by a row."),
-    Action("scroll(1)", "down,j", "", "down", "", in_footer=False),
-    Action("scroll(-8)", "pageup", "PgUp", "page", "Scroll it by a page; PgDn the other way.", in_footer=False),
-    Action("scroll(8)", "pagedown", "", "page", "", in_footer=False),
-    Action("zoom('lanes')", "1", "1-5", "alone", "Show one panel alone, or all again."),
-    *(Action(f"zoom('{panel}')", str(digit), "", panel, "", False) for digit, panel in enumerate(PANELS[1:], 2)),
-    Action("back", "escape", "esc", "back", "Close what is open: the filter, a panel shown alone.", in_footer=False),
+    Action("move(-1)", "up,k", "↑ ↓", "move", "Move by a row; scroll the chosen panel."),
+    Action("move(1)", "down,j", "", "down", "", in_footer=False),
+    Action("page(-1)", "pageup", "PgUp", "page", "Move by a page; PgDn the other way.", in_footer=False),
+    Action("page(1)", "pagedown", "", "page", "", in_footer=False),
+    Action("move_to_end(False)", "home", "home", "top", "Go to the first row; end to the last.", in_footer=False),
+    Action("move_to_end(True)", "end", "", "end", "", in_footer=False),
+    Action("open", "enter", "enter", "open", "Open the chosen row, or the chosen panel as a view.", in_footer=False),
+    *(Action(f"view('{spec.name}')", spec.key, spec.key, spec.name, spec.help) for spec in VIEWS),
+    Action("view('overview')", "o", "o", "overview", "", in_footer=False),
+    Action("back", "escape", "esc", "back", "Close what is open: a filter, a detail, a view.", in_footer=False),
 )

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from textual.app import App, ComposeResult
@@ -16,13 +16,15 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.widgets import Input
 
+from console import paint
 from console.actions import ACTIONS
-from console.arrange import Region
 from console.client import BadAddress, HealthClient, Unreachable
+from console.cursor import moved
 from console.history import History
 from console.look import colour_look, plain_look
 from console.screen import Link
 from console.view import screen_view
+from console.views import ViewName, ViewState
 from console.widgets.board import Board
 from console.widgets.filter_bar import FilterBar
 from console.widgets.help_screen import HelpScreen
@@ -30,6 +32,9 @@ from engine.protocol import Health
 
 POLL_S = 0.25
 RETRY_S = 1.0
+_PANEL_PAGE = 8
+# More rows than any list has.
+_ALL = 1 << 30
 # The exit code of a command line that does not parse.
 USAGE = 2
 
@@ -99,7 +104,8 @@ class ConsoleApp(App[int]):
         self._latest: tuple[Health, float] | None = None
         self._held: tuple[Health, float] | None = None
         self._error: str | None = None
-        self._filter = ""
+        self._open = ViewName.OVERVIEW
+        self._states = {name: ViewState() for name in ViewName}
 
     def compose(self) -> ComposeResult:
         yield self.board
@@ -140,14 +146,14 @@ class ConsoleApp(App[int]):
         self._show()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._filter = event.value
+        if event.input.display:
+            self._change(replace(self.state, filter=event.value))
         self._show()
 
     def on_filter_bar_closed(self, event: FilterBar.Closed) -> None:
-        bar = self.query_one(FilterBar)
+        self.query_one(FilterBar).close()
         if not event.keep:
-            bar.value = ""
-        bar.close()
+            self._change(replace(self.state, filter=""))
 
     def _show(self) -> None:
         """Put the current state on the board."""
@@ -155,7 +161,22 @@ class ConsoleApp(App[int]):
         age = self._clock() - shown[1] + shown[0].snapshot_age_s if shown else None
         link = Link(self._source.url, age, self._error, paused=self._held is not None)
         health = shown[0] if shown else None
-        self.board.show(screen_view(health, self._history.track(), link, self._filter, textures=self._look.plain))
+        view = screen_view(health, self._history.track(), link, self.state.filter, textures=self._look.plain)
+        self._states[self._open] = self.board.show(view, self._open, self.state)
+
+    @property
+    def open_view(self) -> ViewName:
+        """The view that fills the screen."""
+        return self._open
+
+    @property
+    def state(self) -> ViewState:
+        """What a person did in the view that is open."""
+        return self._states[self._open]
+
+    def _change(self, state: ViewState) -> None:
+        self._states[self._open] = state
+        self._show()
 
     async def action_quit(self) -> None:
         self.exit(0)
@@ -164,7 +185,7 @@ class ConsoleApp(App[int]):
         self.push_screen(HelpScreen(self._look))
 
     def action_filter(self) -> None:
-        self.query_one(FilterBar).open()
+        self.query_one(FilterBar).open(self.state.filter)
 
     def action_pause(self) -> None:
         self._held = None if self._held else self._latest
@@ -176,18 +197,36 @@ class ConsoleApp(App[int]):
     def action_previous_panel(self) -> None:
         self._choose(-1)
 
-    def action_scroll(self, rows: int) -> None:
-        self.board.scroll_chosen(rows)
+    def action_move(self, rows: int) -> None:
+        sheet = self.board.sheet
+        if sheet is None:
+            self.board.scroll_chosen(rows)
+        else:
+            self._change(moved(sheet, self.state, rows, self.board.view_height))
 
-    def action_zoom(self, panel: str) -> None:
-        region = Region(panel)
-        self.board.set_zoom(None if self.board.zoom is region else region)
+    def action_page(self, pages: int) -> None:
+        self.action_move(pages * (max(1, self.board.view_height - 3) if self.board.sheet else _PANEL_PAGE))
+
+    def action_move_to_end(self, last: bool) -> None:
+        self.action_move(_ALL if last else -_ALL)
+
+    def action_open(self) -> None:
+        if self._open is ViewName.OVERVIEW:
+            self.action_view(paint.OPENS[self.board.chosen])
+        elif self.state.cursor is not None:
+            self._change(replace(self.state, detail=self.state.cursor))
+
+    def action_view(self, name: str) -> None:
+        self._open = ViewName(name)
+        self._show()
 
     async def action_back(self) -> None:
-        if self.board.zoom is not None:
-            self.board.set_zoom(None)
-        else:
-            self.query_one(FilterBar).value = ""
+        if self.state.detail is not None:
+            self._change(replace(self.state, detail=None))
+        elif self.state.filter:
+            self._change(replace(self.state, filter=""))
+        elif self._open is not ViewName.OVERVIEW:
+            self.action_view(ViewName.OVERVIEW)
 
     def _choose(self, step: int) -> None:
         panels = self.board.shown_panels

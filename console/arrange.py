@@ -24,6 +24,7 @@ class Region(StrEnum):
     MEMORY = "memory"
     QUEUE = "queue"
     ROLES = "roles"
+    VIEW = "view"
     FOOTER = "footer"
 
 
@@ -42,14 +43,15 @@ class Facts:
     """What of the content decides the arrangement: kept this small so that the screen seldom moves.
 
     `reasons` counts lanes that carry a reason line; `pool_slots` the slots that the pool lists,
-    `queued` the waiting requests, of which two are given room for a sentence each.
+    `queued` the waiting requests, of which two are given room for a sentence each. `alone` asks for one view
+    over the whole body in place of the panels.
     """
 
     lanes: int = 0
     reasons: int = 0
     pool_slots: int = 0
     queued: int = 0
-    zoom: Region | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,9 @@ def arrange(width: int, height: int, facts: Facts) -> Arrangement:
         Region.HEADER: Box(0, 0, width, min(HEADER_ROWS, height)),
         Region.FOOTER: Box(0, height - FOOTER_ROWS, width, FOOTER_ROWS),
     }
-    if facts.zoom is not None:
-        boxes[facts.zoom] = Box(0, HEADER_ROWS, width, body)
-        form = _form(body + _ROOM_BELOW[3], facts)
-        return Arrangement(boxes, form)
+    if facts.alone:
+        boxes[Region.VIEW] = Box(0, HEADER_ROWS, width, body)
+        return Arrangement(boxes, 3)
     if width < NARROW or height < SHORT:
         return Arrangement(boxes | _narrow(width, body, facts), 1)
     form = _form(body, facts)

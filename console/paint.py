@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
-from console.arrange import Arrangement, Facts, Region
-from console.draw import header, lanes, panels
+from console.arrange import Arrangement, Box, Facts, Region
+from console.draw import (
+    header,
+    lanes,
+    lanes_view,
+    log_view,
+    memory_view,
+    panels,
+    queue_view,
+    requests_view,
+    roles_view,
+    rounds_view,
+)
 from console.draw.frame import SIDE_CELLS, Sheet
 from console.screen import ScreenView
 from console.spans import Line, wrap
+from console.views import ViewName, ViewState
+
+_VIEWS = {
+    ViewName.LANES: lanes_view.sheet,
+    ViewName.QUEUE: queue_view.sheet,
+    ViewName.MEMORY: memory_view.sheet,
+    ViewName.ROLES: roles_view.sheet,
+    ViewName.REQUESTS: requests_view.sheet,
+    ViewName.ROUNDS: rounds_view.sheet,
+    ViewName.LOG: log_view.sheet,
+}
+
+# Which view says at length what a panel of the overview says in short.
+OPENS = {
+    Region.LANES: ViewName.LANES,
+    Region.POOL: ViewName.MEMORY,
+    Region.MEMORY: ViewName.MEMORY,
+    Region.QUEUE: ViewName.QUEUE,
+    Region.ROLES: ViewName.ROLES,
+}
 
 
-def facts(view: ScreenView, width: int, zoom: Region | None = None) -> Facts:
+def facts(view: ScreenView, width: int, *, alone: bool = False) -> Facts:
     """What of the frame decides the arrangement at a screen `width` cells wide."""
     if view.lanes is None or view.pool is None:
-        return Facts(lanes=4, pool_slots=4, zoom=zoom)
+        return Facts(lanes=4, pool_slots=4, alone=alone)
     reason_width = max(10, width - 15)
     return Facts(
         lanes=view.lanes.slots or 4,
         reasons=sum(len(wrap(lane.reason, reason_width)) for lane in view.lanes.lanes if lane.busy and lane.reason),
         pool_slots=len(view.pool.slots) or 4,
         queued=min(2, view.queue_total),
-        zoom=zoom,
+        alone=alone,
     )
 
 
@@ -38,8 +69,16 @@ def sheet(region: Region, view: ScreenView, arrangement: Arrangement) -> Sheet:
             return panels.queue(view, width)
         case Region.ROLES:
             return panels.roles(view, width)
-        case Region.HEADER | Region.FOOTER:
-            raise ValueError(f"{region} has no frame")
+        case Region.HEADER | Region.FOOTER | Region.VIEW:
+            raise ValueError(f"{region} is no panel")
+
+
+def view_sheet(name: ViewName, view: ScreenView, state: ViewState, box: Box) -> Sheet:
+    """The content of a view other than the overview; before there is a snapshot, why there is none."""
+    width = box.width - SIDE_CELLS
+    if view.lanes is None:
+        return Sheet(name.value, body=lanes.nobody(view, width))
+    return _VIEWS[name](view, state, width, max(0, box.height - 2))
 
 
 def parts_shown(region: Region, view: ScreenView) -> tuple[object, ...]:
@@ -58,6 +97,8 @@ def parts_shown(region: Region, view: ScreenView) -> tuple[object, ...]:
             return (view.queue, view.queue_total, *missing)
         case Region.ROLES:
             return (view.roles, *missing)
+        case Region.VIEW:
+            return (view,)
         case Region.FOOTER:
             return (view.link.url,)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, overload
 
 from console.spans import Line, Span, fit, width_of
 from console.tones import Tone
@@ -12,30 +14,71 @@ _SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 SIDE_CELLS = 4
 
 
+class RowAt(NamedTuple):
+    """A row that the cursor can stand on: its id, its first body line, and how many lines it takes."""
+
+    id: str
+    first: int
+    lines: int = 1
+
+
+class DrawnAsShown(Sequence[Line]):
+    """A body of `length` lines, each drawn by `draw` only when it comes to be shown: for lists of hundreds."""
+
+    def __init__(self, length: int, draw: Callable[[int], Line]) -> None:
+        self._length = length
+        self._draw = draw
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Line: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Line, ...]: ...
+    def __getitem__(self, index: int | slice) -> Line | tuple[Line, ...]:
+        if isinstance(index, slice):
+            return tuple(self._draw(line) for line in range(*index.indices(self._length)))
+        return self._draw(range(self._length)[index])
+
+
 @dataclass(frozen=True)
 class Sheet:
-    """What a panel says: `summary` stands at the right of its title, `foot` in its lower border."""
+    """What a panel says: `summary` stands at the right of its title, `foot` in its lower border.
+
+    `head` stays in place over a body that scrolls; `rows` are what the cursor can stand on, top to bottom.
+    """
 
     title: str
     summary: Line = ()
-    body: tuple[Line, ...] = ()
+    body: Sequence[Line] = ()
     foot: Line = ()
+    head: tuple[Line, ...] = ()
+    rows: tuple[RowAt, ...] = ()
+
+    def row(self, name: str | None) -> RowAt | None:
+        """The row of that id, where there is one now."""
+        return next((row for row in self.rows if row.id == name), None)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """How a panel is framed: its size, how far it is scrolled, its digit key, and whether keys go to it."""
+    """How a panel is framed: its size, how far it is scrolled, its digit key, and whether keys go to it.
+
+    `cursor` is the id of the row that is marked.
+    """
 
     width: int
     height: int
     offset: int = 0
     digit: int | None = None
     focused: bool = False
+    cursor: str | None = None
 
 
 def scroll_limit(sheet: Sheet, height: int) -> int:
     """The largest offset that still fills the panel."""
-    return max(0, len(sheet.body) - max(0, height - 2))
+    return max(0, len(sheet.body) - max(0, height - 2 - len(sheet.head)))
 
 
 def framed(sheet: Sheet, frame: Frame) -> tuple[Line, ...]:
@@ -45,14 +88,19 @@ def framed(sheet: Sheet, frame: Frame) -> tuple[Line, ...]:
         return tuple(fit((), width) for _ in range(height))
     edge = Tone.BORDER_FOCUS if frame.focused else Tone.BORDER
     offset = min(frame.offset, scroll_limit(sheet, height))
-    inner = height - 2
+    head = sheet.head[: height - 2]
+    inner = height - 2 - len(head)
     body = sheet.body[offset : offset + inner]
     below = len(sheet.body) - offset - len(body)
     side = Span("│", edge)
     rows = [_top(sheet, frame, edge)]
+    rows += [(side, Span(" "), *fit(line, width - SIDE_CELLS), Span(" "), side) for line in head]
+    marked = sheet.row(frame.cursor)
     for index in range(inner):
         line = body[index] if index < len(body) else ()
-        rows.append((side, Span(" "), *fit(line, width - SIDE_CELLS), Span(" "), side))
+        here = marked is not None and 0 <= offset + index - marked.first < marked.lines
+        mark = Span("▌", Tone.KEY) if here else Span(" ")
+        rows.append((side, mark, *fit(line, width - SIDE_CELLS), Span(" "), side))
     rows.append(_bottom(sheet, width, edge, offset, below))
     return tuple(rows)
 

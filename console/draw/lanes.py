@@ -43,13 +43,13 @@ def lanes(view: ScreenView, width: int, form: int) -> Sheet:
     """The lanes in `width` cells, each in `form` rows; before there are any, why not."""
     shown = view.lanes
     if shown is None:
-        return Sheet("lanes", body=_nobody(view, width))
+        return Sheet("lanes", body=nobody(view, width))
     if view.loading is not None or not shown.lanes:
         instead = _loading(view, width) if view.loading is not None else _no_match(shown)
         return Sheet("lanes", summary=_summary(shown), body=instead)
     body: list[Line] = []
     for lane in shown.lanes:
-        body.extend(_lane(lane, width, form))
+        body.extend(block(lane, width, form))
     return Sheet("lanes", _summary(shown), tuple(body), _rounds(shown))
 
 
@@ -77,7 +77,8 @@ def _no_match(shown: LanesView) -> tuple[Line, ...]:
     return ((Span("no slots yet", Tone.DIM),),)
 
 
-def _nobody(view: ScreenView, width: int) -> tuple[Line, ...]:
+def nobody(view: ScreenView, width: int) -> tuple[Line, ...]:
+    """What stands in place of a panel while no snapshot came: whom one asks, and why nothing answers."""
     link = view.link
     if link.error is None:
         return ((), (Span("◌ ", Tone.READ_STRONG), Span(f"asking {link.url} …", Tone.TEXT)))
@@ -120,7 +121,8 @@ def _loading(view: ScreenView, width: int) -> tuple[Line, ...]:
 
 # A lane that stands still is drawn once, not four times a second.
 @lru_cache(maxsize=64)
-def _lane(lane: LaneView, width: int, form: int) -> tuple[Line, ...]:
+def block(lane: LaneView, width: int, form: int) -> tuple[Line, ...]:
+    """One lane's rows, its reason under them."""
     columns = _columns(width)
     # One cell is the edge that holds a lane's rows together.
     width -= 1

@@ -14,11 +14,13 @@ from textual.widget import Widget
 
 from console import paint
 from console.arrange import PANELS, Arrangement, Facts, Region, arrange
-from console.draw.frame import Frame, framed, scroll_limit
+from console.cursor import settled
+from console.draw.frame import Frame, Sheet, framed, scroll_limit
 from console.look import Look, faded
 from console.screen import ScreenView
 from console.spans import Line
 from console.tones import Tone
+from console.views import DIGITS, ViewName, ViewState
 
 _EMPTY = Arrangement({}, 1)
 
@@ -44,6 +46,17 @@ class RegionWidget(Widget):
         self._strips: list[Strip] = []
         self._live = True
         self._drawn: tuple[object, ...] = ()
+        self.sheet: Sheet | None = None
+
+    def draw_view(self, name: ViewName, view: ScreenView, state: ViewState, arrangement: Arrangement) -> ViewState:
+        """Take in a frame of a whole view; returns the state with its cursor and offset where they now are."""
+        box = arrangement.boxes[self.region_name]
+        sheet = paint.view_sheet(name, view, state, box)
+        state = settled(self.sheet, sheet, state, box.height)
+        self.sheet = sheet
+        frame = Frame(box.width, box.height, state.offset, DIGITS[name], True, state.cursor)
+        self._repaint(framed(sheet, frame), not (view.link.stale and view.lanes is not None))
+        return state
 
     def draw(self, view: ScreenView, arrangement: Arrangement, focused: Region | None) -> None:
         """Take in a frame; ask for a repaint of exactly the rows that changed."""
@@ -59,10 +72,12 @@ class RegionWidget(Widget):
         else:
             sheet = paint.sheet(name, view, arrangement)
             self.offset_rows = min(self.offset_rows, scroll_limit(sheet, box.height))
-            frame = Frame(box.width, box.height, self.offset_rows, PANELS.index(name) + 1, focused is name)
+            frame = Frame(box.width, box.height, self.offset_rows, DIGITS[paint.OPENS[name]], focused is name)
             rows = framed(sheet, frame)
         self._drawn = drawn
-        live = not (view.link.stale and view.lanes is not None) or self.region_name not in PANELS
+        self._repaint(rows, not (view.link.stale and view.lanes is not None) or self.region_name not in PANELS)
+
+    def _repaint(self, rows: tuple[Line, ...], live: bool) -> None:
         before, self._rows = self._rows, rows
         if live is not self._live or len(before) != len(rows):
             self._live = live
@@ -120,7 +135,8 @@ class Board(Widget):
         self._placing = BoardLayout()
         self._facts: Facts | None = None
         self._view: ScreenView | None = None
-        self.zoom: Region | None = None
+        self._open = ViewName.OVERVIEW
+        self._state = ViewState()
         self.chosen: Region = Region.LANES
 
     @property
@@ -140,45 +156,62 @@ class Board(Widget):
         """The panels that have a box now, in digit order."""
         return [panel for panel in PANELS if panel in self._placing.arrangement.boxes]
 
-    def show(self, view: ScreenView) -> None:
-        """Draw a frame, moving regions only where its facts ask for another arrangement."""
-        self._view = view
+    @property
+    def sheet(self) -> Sheet | None:
+        """What the view that is open says in whole; None on the overview."""
+        return self._widget(Region.VIEW).sheet if self._open is not ViewName.OVERVIEW else None
+
+    @property
+    def view_height(self) -> int:
+        """The rows of a view's frame."""
+        box = self._placing.arrangement.boxes.get(Region.VIEW)
+        return box.height if box else 0
+
+    def show(self, view: ScreenView, name: ViewName, state: ViewState) -> ViewState:
+        """Draw a frame, moving regions only where its facts ask for another arrangement.
+
+        Returns the state with its cursor and offset as they stand on this frame.
+        """
+        if name is not self._open:
+            self._widget(Region.VIEW).sheet = None
+        self._view, self._open, self._state = view, name, state
         self._redraw()
+        return self._state
 
     def choose(self, panel: Region) -> None:
         """Give the arrow keys to a panel."""
         self.chosen = panel
         self._redraw()
 
-    def set_zoom(self, panel: Region | None) -> None:
-        """Show one panel alone, or all again."""
-        self.zoom = panel
-        if panel is not None:
-            self.chosen = panel
-        self._redraw()
-
     def scroll_chosen(self, rows: int) -> None:
         """Scroll the chosen panel; its own limits hold."""
-        for widget in self.regions:
-            if widget.region_name is self.chosen:
-                widget.offset_rows = max(0, widget.offset_rows + rows)
+        widget = self._widget(self.chosen)
+        widget.offset_rows = max(0, widget.offset_rows + rows)
         self._redraw()
 
     def on_resize(self) -> None:
         self._facts = None
         self._redraw()
 
+    def _widget(self, region: Region) -> RegionWidget:
+        return next(widget for widget in self.regions if widget.region_name is region)
+
     def _redraw(self) -> None:
         if self._view is None or not self.size.width:
             return
-        facts = paint.facts(self._view, self.size.width, self.zoom)
+        alone = self._open is not ViewName.OVERVIEW
+        facts = paint.facts(self._view, self.size.width, alone=alone)
         if facts != self._facts:
             self._facts = facts
             self._placing.arrangement = arrange(self.size.width, self.size.height, facts)
             # Asked through a child: Textual forgets a cached arrangement only for the ancestors of who asks.
             self.regions[0].refresh(layout=True)
         arrangement = self._placing.arrangement
-        if self.chosen not in arrangement.boxes:
+        if self.chosen not in arrangement.boxes and not alone:
             self.chosen = self.shown_panels[0] if self.shown_panels else Region.LANES
         for widget in self.regions:
-            widget.draw(self._view, arrangement, self.chosen)
+            if widget.region_name is Region.VIEW:
+                if alone:
+                    self._state = widget.draw_view(self._open, self._view, self._state, arrangement)
+            else:
+                widget.draw(self._view, arrangement, self.chosen)

@@ -35,11 +35,19 @@ class FilterBar(Input):
         keep: bool
 
     def __init__(self) -> None:
-        super().__init__(placeholder="client, id or state; Enter keeps, Escape clears", max_length=LIMIT, compact=True)
+        super().__init__(
+            placeholder="client, id or state; Enter keeps, Escape clears",
+            max_length=LIMIT,
+            compact=True,
+            select_on_focus=False,
+        )
         self.cursor_blink = False
         self.display = False
 
-    def open(self) -> None:
+    def open(self, text: str) -> None:
+        """Show it with `text` in it, ready to type."""
+        self.value = text
+        self.cursor_position = len(text)
         # At once, not at the next refresh: what is typed right behind the slash belongs in here.
         self.display = True
         self.screen.set_focus(self)

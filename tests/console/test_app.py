@@ -12,6 +12,8 @@ from textual import events
 from console.actions import ACTIONS
 from console.app import ConsoleApp
 from console.arrange import PANELS, Region
+from console.paint import OPENS
+from console.views import VIEWS, ViewName, ViewState
 from console.widgets.filter_bar import LIMIT, FilterBar
 from console.widgets.help_screen import HelpScreen
 from engine.protocol import Health
@@ -26,6 +28,10 @@ def on_stage(act: Callable[[Stage], Awaitable[None]], size: tuple[int, int] = (1
             await act(stage)
 
     asyncio.run(run())
+
+
+def opened(stage: Stage) -> ViewName:
+    return stage.app.open_view
 
 
 def test_every_action_of_the_registry_exists() -> None:
@@ -77,7 +83,7 @@ def test_keys_typed_into_the_filter_are_text() -> None:
         await stage.pilot.press("slash", "q", "p", "1")
         assert stage.app.query_one(FilterBar).value == "qp1"
         assert stage.app.is_running
-        assert stage.app.board.zoom is None
+        assert opened(stage) is ViewName.OVERVIEW
 
     on_stage(act)
 
@@ -147,16 +153,65 @@ def test_tab_goes_round_and_arrows_scroll_the_chosen_panel() -> None:
     on_stage(act, (80, 24))
 
 
-def test_a_digit_shows_one_panel_alone() -> None:
+def test_a_digit_opens_a_view_and_escape_closes_it() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.waiting, [5.0])
-        await stage.pilot.press("5")
-        assert stage.app.board.shown_panels == [Region.ROLES]
-        assert "4.46 GiB" in stage.text()
+        for spec in VIEWS:
+            await stage.pilot.press(spec.key)
+            assert opened(stage) is spec.name
+            assert spec.name is ViewName.OVERVIEW or f"▸{spec.name}" in stage.text()
         await stage.pilot.press("escape")
+        assert opened(stage) is ViewName.OVERVIEW
         assert len(stage.app.board.shown_panels) == 5
+        await stage.pilot.press("5")
+        assert "4.46 GiB" in stage.text()
+        await stage.pilot.press("o")
+        assert "▸lanes" in stage.text()
 
     on_stage(act, (80, 24))
+
+
+def test_enter_on_a_panel_opens_its_view() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.play(fake_health.waiting, [5.0])
+        for panel, view in OPENS.items():
+            stage.app.board.choose(panel)
+            await stage.pilot.press("enter")
+            assert opened(stage) is view
+            await stage.pilot.press("escape")
+
+    on_stage(act, (80, 24))
+
+
+def test_each_view_keeps_its_own_filter() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.play(fake_health.waiting, [5.0])
+        await stage.pilot.press("3", "slash", *"webui", "enter", "2")
+        assert "aider" in stage.text()
+        await stage.pilot.press("slash")
+        assert stage.app.query_one(FilterBar).value == ""
+        await stage.pilot.press(*"aider", "enter", "3")
+        assert stage.app.state.filter == "webui"
+        await stage.pilot.press("slash", "backspace", "enter")
+        assert stage.app.state.filter == "webu"
+
+    on_stage(act)
+
+
+def test_the_cursor_stays_with_its_lane_and_in_sight() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.play(fake_health.waiting, [5.0])
+        await stage.pilot.press("2", "end")
+        assert stage.app.state.cursor == "3"
+        assert stage.app.state.offset > 0
+        await stage.pilot.press("up", "k")
+        assert stage.app.state.cursor == "1"
+        await stage.pilot.press("home", "enter")
+        assert stage.app.state == ViewState(cursor="0", detail="0")
+        await stage.pilot.press("escape")
+        assert stage.app.state == ViewState(cursor="0")
+
+    on_stage(act, (60, 14))
 
 
 def test_a_lost_connection_shows_no_stale_rate_and_comes_back() -> None:

@@ -38,7 +38,7 @@ def view(health: Health) -> ScreenView:
         reasons=st.integers(0, 5),
         pool_slots=st.integers(0, 20),
         queued=st.integers(0, 2),
-        zoom=st.sampled_from([None, *PANELS]),
+        alone=st.booleans(),
     ),
 )
 def test_regions_stay_on_the_screen_and_apart(size: tuple[int, int], facts: Facts) -> None:

@@ -1,0 +1,73 @@
+"""What each lane says, and how far loading is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from console import figures
+from console.history import LaneTrack
+from console.screen import LaneView, LoadingView
+from console.spans import literal
+from console.words import LANE_WORDS, Word
+from engine.protocol import Health, Lane, LaneState
+
+
+def lane(lane: Lane, past: LaneTrack, stale: bool) -> LaneView:
+    word = LANE_WORDS[lane.state]
+    text = literal(lane.phase_text) or word.word
+    # A rate that is no longer measured is not shown: the word alone stays.
+    if stale or lane.state is LaneState.IDLE:
+        text = word.word
+    request = lane.request
+    base = LaneView(
+        slot=lane.slot,
+        kind=literal(lane.kind),
+        word=word,
+        text=text,
+        short=_short(text, word),
+        busy=request is not None,
+        reading=lane.state in (LaneState.PREFILLING, LaneState.YIELDED, LaneState.RESTORING),
+        rates=past.rates,
+        rows=lane.rows,
+        kept=lane.resident_rows,
+        committed=lane.committed_rows,
+        window=lane.window,
+        committed_bytes=lane.committed_bytes,
+        reason=literal(lane.reason) if lane.reason else None,
+    )
+    if request is None:
+        return base
+    left_s: float | None = None
+    unread = request.prefill_total - request.prefill_done
+    if lane.state is LaneState.PREFILLING and past.reading_tok_s and unread > 0 and not stale:
+        left_s = unread / past.reading_tok_s
+    accepted = request.accepted_per_round
+    return replace(
+        base,
+        request=literal(request.id),
+        client=literal(request.client),
+        age=figures.span(request.age_s),
+        ttft_s=request.ttft_s,
+        cached=figures.percent(request.cached_tokens, request.prompt_tokens),
+        per_round=f"{accepted:.1f}" if accepted is not None and lane.state is LaneState.DECODING else "",
+        prompt=request.prompt_tokens,
+        done=request.completion_tokens,
+        limit=request.max_tokens,
+        read_done=request.prefill_done,
+        read_total=request.prefill_total,
+        left_s=left_s,
+    )
+
+
+def _short(text: str, word: Word) -> str:
+    """The phase's word with the rate, which ends the phase text where there is one."""
+    rate = text.rpartition(", ")[2] if text.endswith(" tok/s") else ""
+    return f"{word.word}, {rate}" if rate else word.word
+
+
+def loading(health: Health) -> LoadingView | None:
+    loading = health.loading
+    if loading is None:
+        return None
+    left = figures.span(loading.eta_s) if loading.eta_s is not None else ""
+    return LoadingView(literal(loading.stage), loading.done_bytes, loading.total_bytes, left)

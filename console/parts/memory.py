@@ -1,0 +1,74 @@
+"""What the KV pool and the memory hold."""
+
+from __future__ import annotations
+
+from console import figures
+from console.screen import MemoryPart, MemoryView, PoolView, SlotPages
+from console.spans import literal
+from console.tones import Tone
+from engine.protocol import Health, Memory
+
+
+def pool(health: Health) -> PoolView:
+    pool = health.kv_pool
+    windows = [lane.window for lane in sorted(health.lanes, key=lambda lane: lane.slot)]
+    window_sum = sum(windows)
+
+    def share(slot: int, held: int) -> float:
+        # Slots reserve in proportion to their windows: every row of every slot is of one size.
+        if slot >= len(windows) or not window_sum or not pool.reserved_bytes:
+            return 0.0
+        return held / (pool.reserved_bytes * windows[slot] / window_sum) if windows[slot] else 0.0
+
+    return PoolView(
+        enabled=pool.enabled,
+        backend=literal(pool.backend),
+        page=pool.page_bytes,
+        pages=pool.committed_pages,
+        committed=pool.committed_bytes,
+        reserved=pool.reserved_bytes,
+        peak=pool.peak_committed_bytes,
+        slots=tuple(
+            SlotPages(slot, held // pool.page_bytes if pool.page_bytes else 0, held, share(slot, held))
+            for slot, held in enumerate(pool.by_slot)
+        ),
+        kinds=tuple((literal(kind), held) for kind, held in pool.by_kind.items()),
+        commits=pool.commits,
+        releases=pool.releases,
+        refused=pool.refused,
+    )
+
+
+_PARTS = (
+    ("weights", "weights", Tone.WEIGHTS, "█"),
+    ("kv", "kv_committed", Tone.KV, "▓"),
+    ("caches", "caches", Tone.CACHES, "▚"),
+    ("state", "state", Tone.STATE, "▞"),
+    ("roles", "roles", Tone.ROLES, "▣"),
+    ("graphs", "graphs", Tone.GRAPHS, "▤"),
+    ("workspace", "workspace", Tone.WORKSPACE, "▒"),
+    ("allocator", "allocator_free", Tone.ALLOCATOR, "▥"),
+    ("outside", "outside", Tone.OUTSIDE, "░"),
+)
+
+
+def memory(memory: Memory) -> MemoryView:
+    parts = tuple(MemoryPart(label, tone, glyph, getattr(memory.split, field)) for label, field, tone, glyph in _PARTS)
+    used = memory.total - memory.available
+    unnamed = used - sum(part.held for part in parts)
+    others = tuple(
+        f"{literal(device.name)}: {figures.size(device.available)} free of {figures.size(device.total)}"
+        for device in memory.devices
+    )
+    return MemoryView(
+        name="memory",
+        source=literal(memory.source),
+        total=memory.total,
+        available=memory.available,
+        floor=memory.floor,
+        hard_floor=memory.hard_floor,
+        parts=tuple(part for part in parts if part.held > 0),
+        # The named parts are measured one after another: a gap within the contract's tolerance is no finding.
+        unnamed=unnamed if unnamed > max(0.02 * used, 128 << 20) else 0,
+        others=others,
+    )

@@ -1,0 +1,56 @@
+"""The cursor stays with its row while others come and go, stays in sight, and keeps still what a person reads."""
+
+from __future__ import annotations
+
+from console.cursor import at_line, moved, settled
+from console.draw.frame import RowAt, Sheet
+from console.spans import Span
+from console.views import ViewState
+
+HEIGHT = 7  # five lines of body
+
+
+def sheet(*names: str, lines: int = 1) -> Sheet:
+    body = tuple((Span(name),) for name in names for _ in range(lines))
+    return Sheet("rows", body=body, rows=tuple(RowAt(name, at * lines, lines) for at, name in enumerate(names)))
+
+
+def test_down_begins_at_the_first_row_and_ends_at_the_last() -> None:
+    rows = sheet(*"abc")
+    state = moved(rows, ViewState(), 1, HEIGHT)
+    assert state.cursor == "a"
+    assert moved(rows, state, 1, HEIGHT).cursor == "b"
+    assert moved(rows, state, 99, HEIGHT).cursor == "c"
+    assert moved(rows, state, -99, HEIGHT).cursor == "a"
+
+
+def test_moving_scrolls_whole_rows_into_sight() -> None:
+    rows = sheet(*"abcde", lines=2)
+    state = moved(rows, ViewState(cursor="b"), 1, HEIGHT)
+    assert (state.cursor, state.offset) == ("c", 1)
+    assert moved(rows, state, -2, HEIGHT).offset == 0
+
+
+def test_a_body_without_rows_scrolls_by_lines() -> None:
+    plain = Sheet("text", body=tuple((Span(str(line)),) for line in range(12)))
+    assert moved(plain, ViewState(), 3, HEIGHT) == ViewState(offset=3)
+    assert moved(plain, ViewState(), 99, HEIGHT) == ViewState(offset=7)
+    assert moved(plain, ViewState(offset=3), -9, HEIGHT) == ViewState()
+
+
+def test_rows_that_come_above_do_not_move_the_row_under_the_eyes() -> None:
+    before, after = sheet(*"bcdefgh"), sheet(*"xyabcdefgh")
+    state = settled(before, after, ViewState(cursor="d", offset=1), HEIGHT)
+    assert (state.cursor, state.offset) == ("d", 4)
+
+
+def test_where_the_row_is_gone_its_successor_is_marked() -> None:
+    assert settled(sheet(*"abc"), sheet(*"ac"), ViewState(cursor="b"), HEIGHT).cursor == "c"
+    assert settled(sheet(*"abc"), sheet(*"ab"), ViewState(cursor="c"), HEIGHT).cursor == "b"
+    assert settled(sheet(*"abc"), sheet(), ViewState(cursor="c"), HEIGHT).cursor is None
+
+
+def test_a_line_belongs_to_the_row_that_covers_it() -> None:
+    rows = sheet(*"abcd", lines=2)
+    assert at_line(rows, ViewState(offset=1), 2).cursor == "b"
+    assert at_line(rows, ViewState(cursor="a"), 40).cursor == "a"
