@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine.meters import MetersView
 from engine.protocol import Health
 from engine.request import EventSink, Request
 
@@ -97,6 +98,10 @@ class EnginePort(Protocol):
 
     def health(self) -> Health:
         """The newest published snapshot."""
+        ...
+
+    def meters(self) -> MetersView:
+        """What the engine measured of its own pace since its start."""
         ...
 
     def drain(self) -> None:

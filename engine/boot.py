@@ -20,9 +20,8 @@ from engine.memory.budget import KvBacking, SlotCost, SplitMeter, default_floors
 from engine.memory.pressure import HardFloor, Level, PressureLadder
 from engine.memory.probe import MemoryProbe, open_probe
 from engine.memory.sizes import size
-from engine.protocol import Health, Loading, Role
-from engine.roles.planner import figures_of, plan, planned_roles
-from engine.roles.residency import read_residency
+from engine.protocol import Loading
+from engine.roles.planned import PlannedRoles
 from engine.scheduler import DecodeShare
 from engine.slot import Slot
 from engine.state import Clock, EngineState, KvMemory, LoadedModel, MemoryDesk
@@ -129,7 +128,7 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
     slots = tuple(Slot(i, window) for i, window in enumerate(kept))
     resident = ResidentLevel()
     allocator = [] if card is None else [card.blocks]
-    ladder = PressureLadder([*allocator, *_rungs(slots, resident, pool)])
+    ladder = PressureLadder([*allocator, *_rungs(slots, resident, pool)], clock=parts.clock)
     pool.guard = HardFloor(probe, floors.hard_floor, ladder)
     runner.attach(pool, len(slots))
     return EngineState(
@@ -147,6 +146,7 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
         resident=resident,
         memory=MemoryDesk(probe, floors, SplitMeter(baseline), ladder, ReservationLedger(), host),
         share=share,
+        roles=PlannedRoles.of(config),
     )
 
 
@@ -162,18 +162,6 @@ def _card_pool(
             f"{card.name}: {len(windows)} windows of {max(windows)} tokens and less need {size(need)} of addresses, "
             f"which cannot be reserved ({error}); lower TANDEM_MAX_LEN, TANDEM_SIDE_MAX_LEN or TANDEM_PARALLEL"
         ) from error
-
-
-def plan_roles(config: EngineConfig, health: Health) -> tuple[Role, ...]:
-    """What the residency document's roles would do beside the engine as it stands; none without a document.
-
-    Raises ResidencyFileError.
-    """
-    if config.residency_file is None:
-        return ()
-    residency = read_residency(config.residency_file)
-    report = plan(figures_of(health, residency, config.role_margin_bytes), residency.roles, dry_run=True)
-    return tuple(planned_roles(report, since_s=0.0))
 
 
 def _rungs(slots: tuple[Slot, ...], resident: ResidentLevel, pool: KvPool) -> list[IdleConversations]:

@@ -68,7 +68,7 @@ class Dispatcher:
         slot.claimed = True
         try:
             need = Need(workspace=0, kv=self._kv_need(slot, job.prompt_len + place.max_tokens))
-            verdict = settle(self._admission(need), state.memory.ladder, self._available)
+            verdict = settle(self._admission(need), state.memory.ladder, self._available, who=job.request.id)
         finally:
             slot.claimed = False
         match verdict:

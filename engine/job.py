@@ -35,6 +35,19 @@ class Choice:
     rounds: int = 0
     gave_way_to: int | None = None
     first_token: float | None = None
+    last_token: float | None = None
+    worst_gap_s: float | None = None
+
+    def token_came(self, now: float) -> float | None:
+        """Note a token at `now`; the pause since the one before, None for the first."""
+        before, self.last_token = self.last_token, now
+        if before is None:
+            self.first_token = now
+            return None
+        gap = now - before
+        if self.worst_gap_s is None or gap > self.worst_gap_s:
+            self.worst_gap_s = gap
+        return gap
 
     @property
     def generated(self) -> int:
@@ -49,7 +62,8 @@ class Choice:
 @dataclass(slots=True, eq=False)
 class Job:
     """One request from its arrival to its last event. `pending` choices have no slot yet; `order` is its place by
-    arrival."""
+    arrival. `slot`, `route` and `admitted_at` are its first choice's; the token times and the longest pause are those
+    of the choices that ended."""
 
     request: Request
     sink: EventSink
@@ -66,11 +80,24 @@ class Job:
     cached_tokens: int = 0
     max_tokens: int = 0
     completion_tokens: int = 0
+    slot: int | None = None
+    route: str | None = None
+    admitted_at: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    worst_gap_s: float | None = None
     matches: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def prompt_len(self) -> int:
         return len(self.request.prompt)
+
+    def choice_ended(self, choice: Choice) -> None:
+        """Take over what `choice` was measured by."""
+        self.completion_tokens += choice.generated
+        self.first_token = _least(self.first_token, choice.first_token)
+        self.last_token = _most(self.last_token, choice.last_token)
+        self.worst_gap_s = _most(self.worst_gap_s, choice.worst_gap_s)
 
     def wait(self, state: WaitState, reason: str, home: int | None, now: float) -> None:
         """The request waits, for this reason; its client hears of each change."""
@@ -82,6 +109,14 @@ class Job:
         self.waiting = waiting
         self.home = home
         self.sink.put(waiting)
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+def _most(one: float | None, other: float | None) -> float | None:
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def new_job(request: Request, sink: EventSink, order: int, now: float) -> Job:

@@ -69,11 +69,15 @@ class Lifecycle:
             slot0_holder=None if holder is None else holder.job.request.id,
         )
         if not job.admitted:
-            self._admit(job, place, cached)
+            self._admit(job, place, cached, now)
         return choice
 
-    def _admit(self, job: Job, place: Place, cached: int) -> None:
+    def _admit(self, job: Job, place: Place, cached: int, now: float) -> None:
         job.admitted = True
+        job.admitted_at = now
+        job.slot = place.slot
+        job.route = str(place.rule)
+        self._state.meters.queue.observe(now - job.arrived)
         job.waiting = None
         job.cached_tokens = cached
         job.max_tokens = place.max_tokens
@@ -85,7 +89,7 @@ class Lifecycle:
     def finish(self, choice: Choice, reason: FinishReason) -> None:
         """`choice` is complete. Its slot keeps the conversation; the request is done with its last choice."""
         job = choice.job
-        job.completion_tokens += choice.generated
+        job.choice_ended(choice)
         self._vacate(choice, keep=True)
         choice.stream.finish(reason, choice.generated)
         if not job.running and not job.pending:
@@ -107,7 +111,7 @@ class Lifecycle:
     def _stop_all(self, job: Job, *, keep: bool) -> Choice | None:
         last = job.running[-1] if job.running else None
         for choice in tuple(job.running):
-            job.completion_tokens += choice.generated
+            job.choice_ended(choice)
             self._vacate(choice, keep=keep)
         return last
 

@@ -6,13 +6,14 @@ import threading
 
 from engine import books, records
 from engine.api import ServedModel
-from engine.boot import Parts, boot, plan_roles
+from engine.boot import Parts, boot
 from engine.checks import check
 from engine.config import EngineConfig
 from engine.dispatch import Dispatcher
 from engine.inbox import Inbox, draining
 from engine.intake import Intake
 from engine.lifecycle import Lifecycle
+from engine.meters import Meters, MetersView
 from engine.protocol import Health, Loading
 from engine.publisher import Publisher
 from engine.request import EventSink, Request, RequestError
@@ -92,6 +93,9 @@ class Engine:
     def health(self) -> Health:
         return self._publisher.read()
 
+    def meters(self) -> MetersView:
+        return Meters().view() if self._state is None else self._state.meters.view()
+
     def drain(self) -> None:
         """Accept nothing more. What runs goes on; what only waits is refused, so that its client can go elsewhere."""
         self._draining = True
@@ -117,7 +121,7 @@ class Engine:
         self._intake = Intake(state, lifecycle)
         self._dispatcher = Dispatcher(state, lifecycle)
         self._rounds = Rounds(state, lifecycle)
-        state.roles = plan_roles(self._config, self._publisher.serve(state))
+        state.roles.plan(self._publisher.serve(state), self._clock())
         self._state = state
         self._inbox.open(len(state.slots))
         # Published last: whoever reads that the engine is ready must find the door open.
@@ -134,10 +138,12 @@ class Engine:
         read = self._rounds.read_chunk()
         decoded = self._rounds.joint_round()
         self._check_books()
-        if not (read or decoded):
+        idle = not (read or decoded)
+        if idle:
             self._serving().pool.collect()
+        self._look_at_roles(idle=idle)
         self._publisher.publish(draining=self._draining)
-        return read or decoded
+        return not idle
 
     def _run(self) -> None:
         try:
@@ -170,6 +176,13 @@ class Engine:
         state.defect = books.disagreement(state)
         if state.defect is not None:
             records.books_disagree(state.defect)
+
+    def _look_at_roles(self, *, idle: bool) -> None:
+        """Plan the roles again where memory may have changed since."""
+        roles = self._serving().roles
+        now = self._clock()
+        if roles.due(now, idle=idle):
+            roles.plan(self._publisher.read(), now)
 
     def _pause(self) -> float:
         """How long an idle loop may sleep: until a waiting request must be looked at, and so that ages stay fresh."""

@@ -59,11 +59,14 @@ class Rounds:
         started = state.clock()
         rows = self._forward_round(choices)
         ended: list[tuple[Choice, FinishReason]] = []
+        tokens = 0
         for choice, row in rows:
             if choice.slot.running is choice:
                 choice.slot.state.extend(1)
                 choice.rounds += 1
+                held = choice.generated
                 reason = self._take_token(choice, row)
+                tokens += choice.generated - held
                 if reason is not None:
                     ended.append((choice, reason))
         for choice, reason in ended:
@@ -71,6 +74,7 @@ class Rounds:
         now = state.clock()
         state.share.round_ran(now - started)
         state.counters.round_ran(len(choices), now)
+        state.meters.round_ran(len(choices), now - started, tokens)
         return True
 
     def _choose(self, readers: Sequence[Choice]) -> Choice:
@@ -162,8 +166,9 @@ class Rounds:
         try:
             drawn = choice.sampler.sample(row, choice.path)
             choice.path.append(drawn.token)
-            if choice.first_token is None:
-                choice.first_token = self._state.clock()
+            gap = choice.token_came(self._state.clock())
+            if gap is not None:
+                self._state.meters.gaps.observe(gap)
             request = choice.job.request
             if drawn.token in self._state.served.tokenizer.eos_ids and not request.ignore_eos:
                 return FinishReason.STOP

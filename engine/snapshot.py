@@ -86,8 +86,9 @@ class SnapshotBuilder:
             kv_pool=pool,
             memory=memory,
             cache={level.name: level.stats() for level in state.levels},
-            roles=[msgspec.structs.replace(role, since_s=now - self._started) for role in state.roles],
+            roles=state.roles.shown(now),
             speculation=protocol.Speculation(drafters=[], rounds=0, drafted=0, accepted=0),
+            round_stats=state.meters.round_stats(),
             defect=state.defect,
         )
 
@@ -175,6 +176,7 @@ class SnapshotBuilder:
         )
         split = desk.meter.split(self._reading, named)
         shown = memory(self._reading, desk.floors.floor, desk.floors.hard_floor, split)
+        shown = msgspec.structs.replace(shown, ladder=desk.ladder.levels(now))
         if card is None:
             return shown
         return msgspec.structs.replace(shown, devices=[device(card.name, shown), device("host", self._host())])
@@ -256,6 +258,8 @@ def lane_request(choice: Choice, rate: float | None, now: float) -> protocol.Lan
         prefill_total=choice.prompt_len,
         accepted_per_round=(choice.generated - 1) / choice.rounds if decoding and choice.rounds else None,
         age_s=now - job.arrived,
+        queue_s=choice.started - job.arrived,
+        worst_gap_s=choice.worst_gap_s,
     )
 
 

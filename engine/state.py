@@ -21,7 +21,9 @@ from engine.memory.budget import Floors, SplitMeter
 from engine.memory.card import AllocatorBlocks
 from engine.memory.pressure import PressureLadder
 from engine.memory.probe import MemoryProbe, MemoryReading
+from engine.meters import Meters
 from engine.protocol import LaneState
+from engine.roles.planned import PlannedRoles
 from engine.runner import Runner
 from engine.scheduler import DecodeShare
 from engine.slot import Slot
@@ -94,9 +96,10 @@ class EngineState:
     memory: MemoryDesk
     share: DecodeShare
     counters: Counters = field(default_factory=Counters)
+    meters: Meters = field(default_factory=Meters)
     jobs: dict[str, Job] = field(default_factory=dict)
     queue: list[Job] = field(default_factory=list)
-    roles: tuple[protocol.Role, ...] = ()
+    roles: PlannedRoles = field(default_factory=PlannedRoles)
     reading: int | None = None
     defect: str | None = None
     """What the books disagreed about when the engine last fell idle."""

@@ -120,14 +120,18 @@ def admit(view: AdmissionView) -> Admit | Reclaim | WaitForMemory | Refuse:
     return WaitForMemory(_almost_full(view))
 
 
-def settle(view: AdmissionView, ladder: PressureLadder, available: Callable[[], int]) -> Admit | WaitForMemory | Refuse:
-    """Decide, giving back roles and idle conversations through `ladder` where that lets the request in.
+def settle(
+    view: AdmissionView, ladder: PressureLadder, available: Callable[[], int], *, who: str = "a request"
+) -> Admit | WaitForMemory | Refuse:
+    """Decide, giving back roles and idle conversations through `ladder` where that lets the request in, which `who`
+    names.
 
     `available` reads the memory anew after each step. Each step frees something or is the last, so this ends.
     """
     decision = admit(view)
     while isinstance(decision, Reclaim):
-        freed = ladder.relieve(decision.need, levels=ADMISSION_LEVELS)
+        reason = f"{who} needed {size(decision.need)} more to be admitted"
+        freed = ladder.relieve(decision.need, reason, levels=ADMISSION_LEVELS)
         idle = ladder.held_bytes(ADMISSION_LEVELS) if freed else 0
         view = replace(view, available=available(), idle=idle)
         decision = admit(view)

@@ -4,8 +4,8 @@
 idle conversation. `PressureLadder` asks them in order until enough is free. `HardFloor` is the pool's guard: before
 pages are mapped it keeps `available` above the hard floor, through the ladder where that is needed.
 
-    ladder = PressureLadder([resident_cache, side_conversations, main_conversation])
-    freed = ladder.relieve(need_bytes, levels=ADMISSION_LEVELS)
+    ladder = PressureLadder([resident_cache, side_conversations, main_conversation], clock=monotonic)
+    freed = ladder.relieve(need_bytes, "req-1 needed 20 MiB more to be admitted", levels=ADMISSION_LEVELS)
     pool.guard = HardFloor(probe, floor=hard_floor_bytes, ladder=ladder)
 
 The order is data (the sequence given, which must follow `Level`), the mechanism is one loop.
@@ -14,13 +14,16 @@ The order is data (the sequence given, which must follow `Level`), the mechanism
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
+from time import monotonic
 from typing import Protocol
 
 from engine.memory.probe import MemoryProbe
+from engine.memory.sizes import size
+from engine.protocol import LadderLevel
 
 
 class Level(IntEnum):
@@ -69,35 +72,70 @@ class Reclaimed:
     freed: int
 
 
+@dataclass(slots=True)
+class _Given:
+    """What one rung gave since start: how often it was asked, the bytes in all, and when and why it was last asked."""
+
+    reclaims: int = 0
+    freed: int = 0
+    last_at: float | None = None
+    last_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    what: Reclaimable
+    given: _Given = field(default_factory=_Given)
+
+
 class PressureLadder:
-    """Rungs in the order of `Level`; within a level, in the order given.
+    """Rungs in the order of `Level`; within a level, in the order given. `clock` dates what they give.
 
     Raises ValueError where the order given breaks that of `Level`.
     """
 
-    def __init__(self, rungs: Sequence[Reclaimable] = (), *, history: int = 256) -> None:
+    def __init__(
+        self, rungs: Sequence[Reclaimable] = (), *, clock: Callable[[], float] = monotonic, history: int = 256
+    ) -> None:
         for above, below in pairwise(rungs):
             if below.level < above.level:
                 raise ValueError(
                     f"pressure ladder: {below.name} ({below.level.name}) stands after {above.name} "
                     f"({above.level.name}), but gives back before it"
                 )
-        self._rungs = tuple(rungs)
+        self._rungs = tuple(_Rung(rung) for rung in rungs)
+        self._clock = clock
         self.history: deque[Reclaimed] = deque(maxlen=history)
 
     def held_bytes(self, levels: Iterable[Level] = ALL_LEVELS) -> int:
         """Bytes that the rungs of `levels` could give back now."""
         wanted = frozenset(levels)
-        return sum(rung.held_bytes() for rung in self._rungs if rung.level in wanted)
+        return sum(rung.what.held_bytes() for rung in self._rungs if rung.what.level in wanted)
 
-    def relieve(self, need: int, *, levels: Iterable[Level] = ALL_LEVELS) -> int:
-        """Ask the rungs of `levels` in order until `need` bytes came back; return the bytes freed.
+    def levels(self, now: float) -> list[LadderLevel]:
+        """Every rung in order, as `/health` shows it."""
+        return [
+            LadderLevel(
+                level=rung.what.name,
+                held_bytes=rung.what.held_bytes(),
+                reclaims=rung.given.reclaims,
+                freed_bytes=rung.given.freed,
+                last_age_s=None if rung.given.last_at is None else now - rung.given.last_at,
+                last_reason=rung.given.last_reason,
+            )
+            for rung in self._rungs
+        ]
+
+    def relieve(self, need: int, reason: str, *, levels: Iterable[Level] = ALL_LEVELS) -> int:
+        """Ask the rungs of `levels` in order until `need` bytes came back; return the bytes freed. `reason` says what
+        for, in a sentence.
 
         A rung that holds nothing is passed over. Nothing is asked of a rung once enough came back.
         """
         wanted = frozenset(levels)
         freed = 0
-        for rung in self._rungs:
+        for entry in self._rungs:
+            rung, given = entry.what, entry.given
             short = need - freed
             if short <= 0:
                 break
@@ -107,6 +145,10 @@ class PressureLadder:
             if got < 0:
                 raise ValueError(f"pressure ladder: {rung.name} reports {got} bytes freed")
             self.history.append(Reclaimed(rung.name, rung.level, short, got))
+            given.reclaims += 1
+            given.freed += got
+            given.last_at = self._clock()
+            given.last_reason = reason
             freed += got
         return freed
 
@@ -144,7 +186,8 @@ class HardFloor:
         while available - need < self._floor:
             # What a rung frees may not show in full (a shared page, another process): read again, and go on while
             # the ladder gives anything.
-            got = self._ladder.relieve(self._floor + need - available)
+            reason = f"pages of {size(need)} would have left less than the {size(self._floor)} hard floor"
+            got = self._ladder.relieve(self._floor + need - available, reason)
             if got == 0:
                 return Shortfall(need=need, available=available, floor=self._floor, freed=freed)
             freed += got

@@ -146,6 +146,10 @@ def planned_roles(report: PlanReport, *, since_s: float) -> list[Role]:
             ),
             since_s=since_s,
             reloads=0,
+            decision=decision.decision,
+            headroom_after=decision.headroom_after,
+            to_fit=decision.to_fit,
+            claim_source=decision.claim_source,
         )
         for decision in report.decisions
     ]

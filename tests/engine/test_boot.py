@@ -10,7 +10,8 @@ import pytest
 
 from engine.boot import resolve_windows
 from engine.config import EngineConfig
-from tests.support.fake_model import ROW_BYTES, FakeClock, Rig, greedy
+from engine.roles.planned import IDLE_LOOK_S
+from tests.support.fake_model import ROW_BYTES, FakeClock, Rig, greedy, reading
 
 Make = Callable[..., Rig]
 BASE = EngineConfig(model=Path("fake"), model_name="fake")
@@ -77,3 +78,26 @@ def test_planned_roles_are_shown_with_their_age(rig: Make, tmp_path: Path) -> No
     assert (small.name, small.state, small.since_s) == ("narrator", "planned", 70.0)
     assert small.reason == "roles do not run yet; the plan would load it"
     assert large.reason.startswith("roles do not run yet; the plan would refuse it")
+    assert (small.decision, small.to_fit, small.claim_source) == ("load", None, "declared")
+    assert large.decision == "refuse"
+    assert large.to_fit is not None
+    assert small.headroom_after is not None
+    assert large.headroom_after == small.headroom_after - (500 << 30)
+
+
+def test_roles_are_planned_again_as_memory_changes(rig: Make, tmp_path: Path) -> None:
+    document = tmp_path / "residency.toml"
+    document.write_text('[[role]]\nname = "narrator"\nkind = "narrator"\nclaim_gb = 1\n')
+    r = rig(config=lambda c: replace(c, residency_file=document))
+    r.clock.advance(60)
+    r.engine.turn()
+    r.probe.reading = reading(available=4 << 30)
+    r.clock.advance(IDLE_LOOK_S)
+    r.engine.turn()
+    r.clock.advance(IDLE_LOOK_S + 1)
+    r.engine.turn()
+    r.clock.advance(1)
+    r.engine.turn()
+    (role,) = r.engine.health().roles
+    assert (role.decision, role.since_s) == ("refuse", pytest.approx(1))
+    assert "would refuse it: would leave" in role.reason

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from engine.api import ChatPrompt, ServedModel
+from engine.meters import Meters, MetersView
 from engine.protocol import (
     CacheLevel,
     Health,
@@ -154,6 +155,7 @@ class ScriptedEngine:
         self.refusal: RequestError | None = None
         self.tickets: list[Ticket] = []
         self.draining = False
+        self.measured = Meters()
 
     def submit(self, request: Request, sink: EventSink) -> None:
         if self.refusal is not None:
@@ -177,6 +179,9 @@ class ScriptedEngine:
 
     def health(self) -> Health:
         return self.snapshot
+
+    def meters(self) -> MetersView:
+        return self.measured.view()
 
     def drain(self) -> None:
         self.draining = True

@@ -192,7 +192,7 @@ def test_two_hundred_prompts_leave_what_they_reported_and_nothing_when_idle():
         box.check()
     box.pool.check_integrity(deep=True)
     assert box.pool.stats().peak_committed_bytes <= 200 * PAGE - HARD_FLOOR
-    box.ladder.relieve(200 * PAGE)
+    box.ladder.relieve(200 * PAGE, "a test asked")
     box.pool.check_integrity(deep=True)
     assert box.pool.stats().committed_bytes == 0
     assert len(box.done) == 200

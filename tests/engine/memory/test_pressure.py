@@ -21,7 +21,7 @@ def test_order_is_kept_and_nothing_is_asked_once_enough_came_back(rungs, need, l
     ladder = PressureLadder(rungs)
     assert ladder.held_bytes(levels) == sum(held[r.name] for r in rungs if r.level in levels)
 
-    freed = ladder.relieve(need, levels=levels)
+    freed = ladder.relieve(need, "a test asked", levels=levels)
 
     left = need
     for rung in rungs:
@@ -52,12 +52,12 @@ def test_a_rung_that_lies_below_zero_is_a_mistake():
             return -1
 
     with pytest.raises(ValueError, match="narrator reports -1"):
-        PressureLadder([Liar("narrator", Level.ROLE, [5])]).relieve(3)
+        PressureLadder([Liar("narrator", Level.ROLE, [5])]).relieve(3, "a test asked")
 
 
 def test_an_admission_leaves_the_caches_out():
     rungs = [ScriptedRung(level.name, level, [10]) for level in Level]
-    assert PressureLadder(rungs).relieve(1000, levels=ADMISSION_LEVELS) == 40
+    assert PressureLadder(rungs).relieve(1000, "a test asked", levels=ADMISSION_LEVELS) == 40
     assert [rung.name for rung in rungs if rung.pieces] == ["CACHE"]
     assert {Level.CACHE} == ALL_LEVELS - ADMISSION_LEVELS
 
@@ -66,7 +66,7 @@ def test_history_is_bounded():
     rung = ScriptedRung("park", Level.CACHE, [1] * 10)
     ladder = PressureLadder([rung], history=3)
     for _ in range(10):
-        ladder.relieve(1)
+        ladder.relieve(1, "a test asked")
     assert len(ladder.history) == 3
 
 
@@ -112,3 +112,21 @@ def test_room_is_made_exactly_where_all_there_is_makes_it(available, need, floor
     assert (shortfall is None) == (available + sum(pieces) - need >= floor)
     if shortfall is None:
         assert probe.available - need >= floor
+
+
+def test_what_each_rung_gave_is_remembered_with_its_reason():
+    now = [100.0]
+    side = ScriptedRung("idle side conversations", Level.SIDE_CONVERSATION, [5, 5, 5])
+    main = ScriptedRung("slot 0's idle conversation", Level.MAIN_CONVERSATION, [40])
+    ladder = PressureLadder([side, main], clock=lambda: now[0])
+    assert [(e.level, e.held_bytes, e.reclaims, e.last_age_s, e.last_reason) for e in ladder.levels(now[0])] == [
+        ("idle side conversations", 15, 0, None, None),
+        ("slot 0's idle conversation", 40, 0, None, None),
+    ]
+    ladder.relieve(7, "req-1 needed 7 B more to be admitted")
+    now[0] = 130.0
+    ladder.relieve(20, "pages of 20 B would have left less than the 1 KiB hard floor")
+    assert [(e.held_bytes, e.reclaims, e.freed_bytes, e.last_age_s, e.last_reason) for e in ladder.levels(132.0)] == [
+        (0, 2, 15, 2.0, "pages of 20 B would have left less than the 1 KiB hard floor"),
+        (0, 1, 40, 2.0, "pages of 20 B would have left less than the 1 KiB hard floor"),
+    ]
