@@ -1,4 +1,4 @@
-"""`tandem config show / init / validate`."""
+"""`tandem config show / init / validate / profiles`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import msgspec
 import typer
 
 from tandem import output
-from tandem.configure import check_host
-from tandem.exits import CommandError, Exit
-from tandem.origins import Flags, Resolved, parse, read_layers, resolve
+from tandem.envfile import read_env_file
+from tandem.exits import Exit
+from tandem.flags import path_or_none
+from tandem.origins import Flags, Resolved, profile_path, profiles, resolve
 from tandem.paths import config_dir, shipped
-from tandem.settings import BY_NAME, TABLE, Setting
+from tandem.settings import BY_VARIABLE, TABLE, Setting
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 SHIPPED = ("serve.env", "residency.toml", "profiles")
+NOT_SHOWN = "(set, not shown)"
 
 ProfileOption = Annotated[str | None, typer.Option("--profile", metavar="NAME", help="A profile of settings.")]
-EnvFileOption = Annotated[Path | None, typer.Option("--env-file", metavar="FILE", help="A file of settings.")]
+EnvFileOption = Annotated[str | None, typer.Option("--env-file", metavar="FILE", help="A file of settings.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -31,12 +33,15 @@ def config() -> None:
 
 
 class ShownSetting(msgspec.Struct, frozen=True):
-    """One setting as `config show --json` says it. `value` is null for a secret and for "by the box"."""
+    """One setting as `config show --json` says it. `value` is null for a secret and for "by the box"; `layer` and
+    `place` (a file and line, where there is one) are the parts of `origin`."""
 
     variable: str
     value: str | int | float | bool | list[str] | None
     unit: str
     origin: str
+    layer: str
+    place: str
     written_as: str
     alias: bool
 
@@ -49,7 +54,7 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Print every setting in force."""
-    resolved = resolve(Flags({}, profile, env_file))
+    resolved = resolve(Flags({}, profile, path_or_none(env_file)))
     if json:
         output.emit_json([_shown(resolved, setting) for setting in TABLE])
         return
@@ -78,25 +83,86 @@ def init(
 
 
 @app.command()
-def validate(profile: ProfileOption = None, env_file: EnvFileOption = None) -> None:
-    """Check every value of every layer, also those that a stronger layer hides. Exit 2 where one does not parse."""
-    flags = Flags({}, profile, env_file)
-    wrong = []
-    for layer in read_layers(flags, os.environ):
-        for name, found in layer.found.items():
-            try:
-                parse(BY_NAME[name], found)
-            except CommandError as why:
-                wrong.append(why.message)
-    for text in wrong[:-1]:
-        output.error(text)
-    if wrong:
-        raise CommandError(wrong[-1], Exit.USAGE)
-    resolved = resolve(flags)
-    check_host(resolved)
-    for text in resolved.notes:
-        output.warn(text)
-    output.note("the settings are valid")
+def validate(profile: ProfileOption = None, env_file: EnvFileOption = None, json: JsonOption = False) -> None:
+    """Check every value of every file and of the environment, also those that a stronger layer hides.
+
+    Exit 2 where one is wrong. Profiles, secrets and the plan of the small models are checked too.
+    """
+    from tandem.validate import validate as look
+
+    found = look(Flags({}, profile, path_or_none(env_file)), os.environ)
+    if json:
+        output.emit_json(found)
+    else:
+        for problem in found.problems:
+            output.error(problem.message)
+        for text in found.warnings:
+            output.warn(text)
+        if found.valid:
+            output.note(f"the settings are valid (the environment and {len(found.files)} files)")
+    raise typer.Exit(Exit.OK if found.valid else Exit.USAGE)
+
+
+profiles_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="List and show the profiles.")
+app.add_typer(profiles_app, name="profiles")
+
+
+class ListedProfile(msgspec.Struct, frozen=True):
+    """One profile: where its file lies, whether it is the user's own, and what its first comment says."""
+
+    name: str
+    file: str
+    own: bool
+    about: str
+
+
+class ProfileSetting(msgspec.Struct, frozen=True):
+    """One line of a profile; `value` is null for a secret."""
+
+    variable: str
+    value: str | None
+    line: int
+
+
+@profiles_app.command("list")
+def list_profiles(json: JsonOption = False) -> None:
+    """List the profiles that --profile takes."""
+    found = [_listed_profile(name, path) for name, path in profiles().items()]
+    if json:
+        output.emit_json(found)
+        return
+    width = max((len(one.name) for one in found), default=0)
+    for one in found:
+        output.emit(f"{one.name:<{width}}  {'own    ' if one.own else 'shipped'}  {one.about}")
+
+
+@profiles_app.command("show")
+def show_profile(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name.")], json: JsonOption = False
+) -> None:
+    """Print what a profile sets."""
+    path = profile_path(name)
+    rows = [
+        ProfileSetting(entry.name, None if _is_secret(entry.name) else entry.value, entry.line)
+        for entry in read_env_file(path)
+    ]
+    if json:
+        output.emit_json(rows)
+        return
+    output.note(str(path))
+    for row in rows:
+        output.emit(f"{row.variable}={NOT_SHOWN if row.value is None else row.value}")
+
+
+def _listed_profile(name: str, path: Path) -> ListedProfile:
+    first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    about = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return ListedProfile(name, str(path), path.is_relative_to(config_dir()), about)
+
+
+def _is_secret(variable: str) -> bool:
+    setting = BY_VARIABLE.get(variable)
+    return setting is not None and setting.secret
 
 
 def _files(path: Path) -> list[Path]:
@@ -113,7 +179,7 @@ def _text(resolved: Resolved, setting: Setting) -> str:
     if value is None:
         return ""
     if setting.secret:
-        return "(set, not shown)"
+        return NOT_SHOWN
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
@@ -147,6 +213,8 @@ def _shown(resolved: Resolved, setting: Setting) -> ShownSetting:
         value=None if setting.secret else value,  # type: ignore[arg-type]
         unit="bytes" if setting.unit == "GiB" else setting.unit,
         origin=str(resolved.origins[setting.name]),
+        layer=resolved.origins[setting.name].layer,
+        place=resolved.origins[setting.name].place,
         written_as=resolved.origins[setting.name].name,
         alias=_is_alias(resolved, setting),
     )

@@ -20,32 +20,50 @@ class Entry:
     line: int
 
 
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no setting. `problem` shows of it at most its first word: the rest may be a secret."""
+
+    line: int
+    problem: str
+
+
 def read_env_file(path: Path) -> list[Entry]:
     """The entries of `path` in order. A `#` after a space starts a comment; quotes keep spaces and `#`.
 
     Raises CommandError (exit 2) naming file and line where a line is not a setting, and where the file cannot be read.
     """
+    entries, bad = scan_env_file(path)
+    if bad:
+        raise CommandError(f"{path}:{bad[0].line}: {bad[0].problem}", Exit.USAGE)
+    return entries
+
+
+def scan_env_file(path: Path) -> tuple[list[Entry], list[BadLine]]:
+    """The entries of `path`, and its lines that are none. Raises CommandError (exit 2) where it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as why:
         raise CommandError(f"{path}: cannot be read: {_why(why)}", Exit.USAGE) from why
-    entries = []
+    entries: list[Entry] = []
+    bad: list[BadLine] = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
         named = _LINE.fullmatch(line)
         if named is None:
-            raise CommandError(
-                f"{path}:{number}: not a setting: {line!r}; allowed: NAME=VALUE or # comment", Exit.USAGE
-            )
+            word = line.split()[0].partition("=")[0]
+            bad.append(BadLine(number, f"not a setting: {word[:40]!r}...; allowed: NAME=VALUE or # comment"))
+            continue
         valued = _QUOTED.fullmatch(named["value"]) or _PLAIN.fullmatch(named["value"])
         if valued is None:
-            raise CommandError(
-                f"{path}:{number}: {named['name']} has unbalanced quotes: {named['value']!r}", Exit.USAGE
+            bad.append(
+                BadLine(number, f"{named['name']} has unbalanced quotes; allowed: one word, or a value in quotes")
             )
+            continue
         entries.append(Entry(named["name"], valued["text"], number))
-    return entries
+    return entries, bad
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:

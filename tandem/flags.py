@@ -43,7 +43,7 @@ def with_engine_flags(
             _parameter("profile", Annotated[str | None, typer.Option(metavar="NAME", help="A profile of settings.")])
         )
         added.append(
-            _parameter("env_file", Annotated[Path | None, typer.Option(metavar="FILE", help="A file of settings.")])
+            _parameter("env_file", Annotated[str | None, typer.Option(metavar="FILE", help="A file of settings.")])
         )
 
         @functools.wraps(command)
@@ -51,7 +51,7 @@ def with_engine_flags(
             flags = Flags(
                 values={setting.name: text for setting in settings if (text := given.pop(setting.name)) is not None},
                 profile=given.pop("profile"),
-                env_file=given.pop("env_file"),
+                env_file=path_or_none(given.pop("env_file")),
             )
             command(flags, **given)  # type: ignore[call-arg]
 
@@ -62,6 +62,11 @@ def with_engine_flags(
         return run
 
     return give
+
+
+def path_or_none(text: str | None) -> Path | None:
+    """The path that a flag names; an empty one is none, as an empty variable is."""
+    return Path(text) if text else None
 
 
 def _parameter(name: str, annotation: object) -> inspect.Parameter:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.envfile import read_env_file
+from tandem.envfile import Entry, read_env_file
 from tandem.exits import CommandError, Exit
 from tandem.paths import CONFIG_DIR_VARIABLE, config_dir, shipped
 from tandem.settings import ALIAS_PREFIXES, BY_NAME, BY_VARIABLE, PREFIX, TABLE, Setting, Settings
@@ -22,6 +22,7 @@ ENV_FILE_VARIABLE = "TANDEM_ENV_FILE"
 PROFILE_VARIABLE = "TANDEM_PROFILE"
 OUTSIDE = (CONFIG_DIR_VARIABLE, ENV_FILE_VARIABLE, PROFILE_VARIABLE)
 """Variables that say where settings are read from, and so are no settings themselves."""
+PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 FOREIGN = ("TANDEM_CACHE_DIR", "TANDEM_API_KEY")
 """Variables that other parts read straight from the environment."""
 
@@ -111,57 +112,77 @@ def parse(setting: Setting, found: Found) -> object:
 
 def read_layers(flags: Flags, environ: Mapping[str, str]) -> list[Layer]:
     """Every layer above the defaults, the strongest first."""
-    folder = config_dir()
     flag = Layer("flag", {n: Found(t, Origin("flag", "", BY_NAME[n].flag or n)) for n, t in flags.values.items() if t})
-    # The whole environment is other programs' too: only our own prefix can hold a mistake of ours.
-    ours = [
-        (name, text, Origin("environment", "", name))
+    layers = [flag, _layer("environment", environment(environ))]
+    serve: list[Layer] = []
+    for name, path in files(flags, environ):
+        (serve if name == "serve.env" else layers).append(_layer(name, _entries(name, path)))
+    if profile := flags.profile or _profile_of([*layers, *serve]):
+        layers.append(_layer("profile", _entries("profile", profile_path(profile))))
+    return layers + serve
+
+
+def environment(environ: Mapping[str, str]) -> list[Found]:
+    """The variables that may be settings. The whole environment is other programs' too: only the project's own prefix
+    can hold a mistake."""
+    return [
+        Found(text, Origin("environment", "", name))
         for name, text in environ.items()
         if name.startswith((PREFIX, *ALIAS_PREFIXES))
     ]
-    layers = [flag, _layer("environment", ours)]
-    named_file = flags.env_file or (Path(environ[ENV_FILE_VARIABLE]) if environ.get(ENV_FILE_VARIABLE) else None)
-    if named_file is not None:
-        layers.append(_file_layer("--env-file", named_file.expanduser()))
-    layers += [_file_layer("local.env", path) for path in (folder / "local.env",) if path.exists()]
-    serve = [_file_layer("serve.env", path) for path in (folder / "serve.env",) if path.exists()]
-    if profile := flags.profile or _profile_of([*layers, *serve]):
-        layers.append(_file_layer("profile", profile_path(profile)))
-    return layers + serve
+
+
+def files(flags: Flags, environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+    """The layer and the path of every settings file but the profile's, the strongest first."""
+    found = []
+    if named := str(flags.env_file or "") or environ.get(ENV_FILE_VARIABLE):
+        found.append(("--env-file", Path(named).expanduser()))
+    folder = config_dir()
+    return found + [(name, folder / name) for name in ("local.env", "serve.env") if (folder / name).exists()]
+
+
+def _entries(name: str, path: Path) -> list[Found]:
+    return [found_in(name, path, entry) for entry in read_env_file(path)]
+
+
+def found_in(layer: str, path: Path, entry: Entry) -> Found:
+    return Found(entry.value, Origin(layer, f"{path}:{entry.line}", entry.name))
 
 
 def profile_path(name: str) -> Path:
     """The file of a profile: the user's own, else the one that ships. Raises CommandError (exit 2) for no such one."""
-    folders = (config_dir() / "profiles", shipped("profiles"))
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        for folder in folders:
-            if (folder / f"{name}.env").is_file():
-                return folder / f"{name}.env"
-    known = sorted({path.stem for folder in folders for path in folder.glob("*.env")})
+    known = profiles()
+    if name in known:
+        return known[name]
     raise CommandError(f"no profile is named {name!r}; there are: {', '.join(known) or 'none'}", Exit.USAGE)
 
 
-def _file_layer(name: str, path: Path) -> Layer:
-    return _layer(name, [(e.name, e.value, Origin(name, f"{path}:{e.line}", e.name)) for e in read_env_file(path)])
+def profiles() -> dict[str, Path]:
+    """Every profile by name: the user's own, and those that ship where the user has none of that name."""
+    found: dict[str, Path] = {}
+    for folder in (shipped("profiles"), config_dir() / "profiles"):
+        found |= {path.stem: path for path in sorted(folder.glob("*.env")) if PROFILE_NAME.fullmatch(path.stem)}
+    return dict(sorted(found.items()))
 
 
-def _layer(name: str, entries: list[tuple[str, str, Origin]]) -> Layer:
+def _layer(name: str, entries: list[Found]) -> Layer:
     """Sort one source's variables into settings: the strongest name of a setting wins, of one name the last line."""
     found: dict[str, Found] = {}
     unknown = []
     profile = ""
-    for variable, text, origin in entries:
+    for entry in entries:
+        variable = entry.origin.name
         setting = BY_VARIABLE.get(variable)
         if setting is None:
             if variable.startswith(PREFIX) and variable not in (*OUTSIDE, *FOREIGN):
-                unknown.append(origin)
+                unknown.append(entry.origin)
             elif variable == PROFILE_VARIABLE:
-                profile = text
+                profile = entry.text
             continue
         held = found.get(setting.name)
         names = setting.names
-        if text and (held is None or names.index(variable) <= names.index(held.origin.name)):
-            found[setting.name] = Found(text, origin)
+        if entry.text and (held is None or names.index(variable) <= names.index(held.origin.name)):
+            found[setting.name] = entry
     return Layer(name, found, tuple(unknown), profile)
 
 
@@ -201,9 +222,11 @@ def _later_notes(origins: Mapping[str, Origin]) -> list[str]:
 
 
 def _unknown_notes(layers: list[Layer]) -> list[str]:
-    notes = []
-    for origin in (origin for layer in layers for origin in layer.unknown):
-        near = difflib.get_close_matches(origin.name, BY_VARIABLE, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        notes.append(f"{origin.name} is no setting (set in {origin}){hint}")
-    return notes
+    return [unknown_note(origin) for layer in layers for origin in layer.unknown]
+
+
+def unknown_note(origin: Origin) -> str:
+    """What is said of a variable that no setting has, with the one that was probably meant."""
+    near = difflib.get_close_matches(origin.name, [setting.variable for setting in TABLE], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{origin.name} is no setting (set in {origin}){hint}"
