@@ -216,7 +216,7 @@ def _queued(entry: QueueView, width: int) -> list[Line]:
     )
     right = parts([(Span(entry.prompt, Tone.TEXT),), (Span(f"{entry.since:>6}", Tone.WAIT),)], width // 2)
     lines = [spread(left, (Span(" "), *right), width)]
-    first, *rest = wrap(f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word, width - 2)
+    first, *rest = wrap(f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word, width - 2) or [""]
     state = first[: len(entry.word.word)]
     lines.append((Span(f"  {state}", Tone.WAIT), Span(first[len(state) :])))
     lines += [(Span(f"  {part}"),) for part in rest]
