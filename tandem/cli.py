@@ -42,6 +42,7 @@ COMMANDS: dict[str, CommandSpec] = {
     "models": CommandSpec("tandem.models", "List, fetch and inspect models.", CARING),
     "config": CommandSpec("tandem.configs", "Show, write and validate the settings.", CARING),
     "secrets": CommandSpec("tandem.secrets", "Make, rotate and remove API keys and tokens.", CARING),
+    "completion": CommandSpec("tandem.completion", "Print a script that completes commands in a shell.", CARING),
     "doctor": CommandSpec("tandem.doctor", "Check this box and recommend a slot count.", CARING),
 }
 

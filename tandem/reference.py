@@ -87,6 +87,8 @@ def _helps(words: str, command: Any) -> Iterator[tuple[str, str]]:
     context.terminal_width = context.max_content_width = WIDTH
     yield words, command.get_help(context)
     for name, inner in sorted(getattr(command, "commands", {}).items()):
+        if inner.hidden:
+            continue
         yield from _helps(f"{words} {name}", inner)
 
 

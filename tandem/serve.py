@@ -13,7 +13,7 @@ import typer
 from engine.keyring import SecretsUnusable
 from engine.listening import HostNotAllowed, PortInUse
 from engine.state_dir import StateDirLocked
-from tandem import logs, output
+from tandem import output
 from tandem.configure import check_free, check_host, engine_config, service_config, state_dir
 from tandem.exits import CommandError, Exit
 from tandem.flags import with_engine_flags
@@ -38,6 +38,9 @@ def serve(
 
     Settings come from flags, the environment, and the files that `tandem config show --origin` names.
     """
+    # Brings structlog, which the commands that share this module's checks do without.
+    from tandem import logs
+
     resolved = resolve(flags)
     settings = resolved.settings
     refuse_early(resolved)
