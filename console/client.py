@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
+from typing import Protocol
 
 import httpx
 import msgspec
@@ -22,11 +23,20 @@ class BadAddress(ValueError):
     """The address given is none that can be asked; the text names it and says what is wrong."""
 
 
+class Tap(Protocol):
+    """Is told of everything that a client gets: bodies as they came, and attempts that brought nothing."""
+
+    def snapshot(self, url: str, body: bytes) -> None: ...
+
+    def missed(self, url: str, reason: str) -> None: ...
+
+
 class HealthClient:
     """One kept-alive connection to `URL/health`. Use as an async context manager; raises BadAddress."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tap: Tap | None = None) -> None:
         self.url = url.rstrip("/")
+        self._tap = tap
         try:
             address = httpx.URL(self.url)
         except httpx.InvalidURL as error:
@@ -40,6 +50,17 @@ class HealthClient:
     async def fetch(self) -> Health:
         """The engine's newest snapshot, whatever its status code; raises Unreachable."""
         try:
+            health, body = await self._ask()
+        except Unreachable as error:
+            if self._tap is not None:
+                self._tap.missed(self.url, str(error))
+            raise
+        if self._tap is not None:
+            self._tap.snapshot(self.url, body)
+        return health
+
+    async def _ask(self) -> tuple[Health, bytes]:
+        try:
             response = await self._http.send(self._request)
         except httpx.TimeoutException:
             raise Unreachable(f"no answer within {_TIMEOUT.read:.0f} s") from None
@@ -48,7 +69,7 @@ class HealthClient:
         if response.status_code in (401, 403):
             raise Unreachable(f"status {response.status_code}: {_WANTS_TOKEN}")
         try:
-            return decode_health(response.content)
+            return decode_health(response.content), response.content
         except msgspec.MsgspecError as error:
             if status := _status_alone(response.content):
                 raise Unreachable(f"it says only “{status}”: {_WANTS_TOKEN}") from None

@@ -1,0 +1,216 @@
+"""Reads a recording: what the console saw at any moment of it, also while it is still being written."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from console.changes import Json, changed
+from console.recording import GAP_S, NotARecording, check_header
+from engine.protocol import Health
+
+_MICRO = 1e6
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the console had at a moment: the newest snapshot, when it came (Unix seconds), and what failed since."""
+
+    url: str
+    at: float
+    health: Health | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A stretch without snapshots, in Unix seconds. `reason` is None where no console recorded."""
+
+    begin: float
+    end: float
+    reason: str | None
+
+
+class Recording:
+    """One recording, read only. Use as a context manager; opening and reading raise NotARecording.
+
+    `begin` and `end` are the first and last moment in Unix seconds as `refresh` found them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        check_header(path)
+        self.path = path
+        self.begin = self.end = 0.0
+        self._block = _Block()
+        try:
+            self._file = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        except sqlite3.Error as error:
+            raise NotARecording(f"{path}: {error}", damaged=True) from None
+        try:
+            self.refresh()
+            self.seen(self.begin)
+            self.seen(self.end)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def refresh(self) -> None:
+        """Look again how far the recording reaches."""
+        with self._reading() as file:
+            first, last = file.execute(
+                "SELECT min(a), max(b) FROM (SELECT min(began) a, max(began) b FROM session"
+                " UNION ALL SELECT min(first), max(last) FROM block UNION ALL SELECT min(at), max(at) FROM tail"
+                " UNION ALL SELECT min(first), max(last) FROM miss)"
+            ).fetchone()
+        if first is None:
+            raise NotARecording(f"{self.path} holds no snapshot yet")
+        self.begin, self.end = first / _MICRO, last / _MICRO
+
+    def seen(self, at: float) -> Seen:
+        """What the console had at `at`; before the recording as at its beginning."""
+        moment = _micro(at)
+        with self._reading() as file:
+            session, began, url = file.execute(
+                "SELECT id, began, url FROM session ORDER BY began <= ? DESC, abs(began - ?) LIMIT 1", (moment, moment)
+            ).fetchone()
+            self._enter(file, session, moment)
+            miss = file.execute(
+                "SELECT first, reason FROM miss WHERE session = ? AND first <= ? ORDER BY first DESC LIMIT 1",
+                (session, moment),
+            ).fetchone()
+            came, health = self._block.snapshot(moment)
+        error = miss[1] if miss is not None and miss[0] > came else None
+        return Seen(url, (came or began) / _MICRO, health, error)
+
+    def next_after(self, at: float) -> float | None:
+        """When the first snapshot after `at` came; None where there is none."""
+        moment = _micro(at)
+        with self._reading() as file:
+            inside = self._block.next_after(moment)
+            if inside is None:
+                inside = file.execute(
+                    "SELECT min(a) FROM (SELECT min(first) a FROM block WHERE first > ?"
+                    " UNION ALL SELECT min(at) FROM tail WHERE at > ?)",
+                    (moment, moment),
+                ).fetchone()[0]
+        return None if inside is None else inside / _MICRO
+
+    def between(self, begin: float, end: float) -> Iterator[Seen]:
+        """The snapshots that came from `begin` to `end`, in order."""
+        at = self.next_after(begin - 1 / _MICRO)
+        while at is not None and at <= end:
+            yield self.seen(at)
+            at = self.next_after(at)
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Every stretch without snapshots, in order."""
+        with self._reading() as file:
+            held = file.execute(
+                "SELECT first, last FROM block UNION ALL SELECT min(at), max(at) FROM tail HAVING count(*)"
+            ).fetchall()
+            misses = file.execute("SELECT first, last, reason FROM miss ORDER BY first").fetchall()
+        found: list[Gap] = []
+        until = self.begin
+        for first, last, reason in sorted([*((*span, None) for span in held), *misses], key=lambda span: span[0]):
+            begin, end = first / _MICRO, last / _MICRO
+            if begin - until > GAP_S:
+                found.append(Gap(until, begin, None))
+            if reason is not None:
+                found.append(Gap(begin, end, reason))
+            until = max(until, end)
+        return tuple(found)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """One consistent look: a writer moves lines from the tail into a block meanwhile."""
+        try:
+            self._file.execute("BEGIN")
+            try:
+                yield self._file
+            finally:
+                self._file.execute("COMMIT")
+        except (sqlite3.Error, zlib.error, msgspec.MsgspecError, ValueError, LookupError) as error:
+            self._block = _Block()
+            raise NotARecording(f"{self.path} is damaged: {error}", damaged=True) from error
+
+    def _enter(self, file: sqlite3.Connection, session: int, moment: int) -> None:
+        """Make `_block` the one with the newest snapshot of the session up to `moment`."""
+        tail = file.execute("SELECT min(at) FROM tail WHERE session = ?", (session,)).fetchone()[0]
+        if tail is not None and tail <= moment:
+            rows = file.execute("SELECT line FROM tail WHERE session = ? ORDER BY at", (session,)).fetchall()
+            self._block.load(tail, [line for (line,) in rows])
+            return
+        row = file.execute(
+            "SELECT first, snapshots FROM block WHERE first <= ? AND session = ? ORDER BY first DESC LIMIT 1",
+            (moment, session),
+        ).fetchone()
+        if row is None:
+            self._block.load(None, [])
+        elif self._block.key != row[0] or self._block.size != row[1]:
+            data = file.execute("SELECT data FROM block WHERE first = ?", row[:1]).fetchone()[0]
+            self._block.load(row[0], zlib.decompress(data).split(b"\n"))
+
+
+class _Block:
+    """One block's lines and the snapshot at a place in it; going forward applies only the changes in between."""
+
+    def __init__(self) -> None:
+        self.key: int | None = None
+        self._lines: list[bytes] = []
+        self._times: list[int] = []
+        self._place = -1
+        self._value: Json = None
+
+    @property
+    def size(self) -> int:
+        return len(self._lines)
+
+    def load(self, key: int | None, lines: list[bytes]) -> None:
+        """Take in the lines of the block that begins at `key`; more lines of the same one keep the place."""
+        self._lines = lines
+        self._times = [int(line[1 : line.index(b",")]) for line in lines]
+        if key != self.key:
+            self.key, self._place, self._value = key, -1, None
+
+    def snapshot(self, moment: int) -> tuple[int, Health | None]:
+        """The newest one up to `moment` and when it came; (0, None) where there is none."""
+        wanted = bisect_right(self._times, moment) - 1
+        if wanted < 0:
+            return 0, None
+        if wanted < self._place:
+            self._place, self._value = -1, None
+        while self._place < wanted:
+            # Parsed each time: a change is applied in place, and parts of the line become parts of the value.
+            _, how = msgspec.json.decode(self._lines[self._place + 1], type=tuple[int, Any])
+            self._value = changed(self._value, how)
+            self._place += 1
+        return self._times[wanted], msgspec.convert(self._value, Health)
+
+    def next_after(self, moment: int) -> int | None:
+        """When the first snapshot after `moment` in this block came, if the one before it is here as well."""
+        place = bisect_right(self._times, moment)
+        return self._times[place] if 0 < place < len(self._times) else None
+
+
+def _micro(at: float) -> int:
+    return round(at * _MICRO)
