@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from textual.app import App, ComposeResult
@@ -22,6 +23,7 @@ from console.client import BadAddress, HealthClient, Unreachable
 from console.cursor import moved
 from console.history import History
 from console.look import colour_look, plain_look
+from console.recording import NotARecording, Recorder
 from console.screen import Link
 from console.view import screen_view
 from console.views import ViewName, ViewState
@@ -37,6 +39,7 @@ _PANEL_PAGE = 8
 _ALL = 1 << 30
 # The exit code of a command line that does not parse.
 USAGE = 2
+FAILURE = 1
 
 
 class HealthSource(Protocol):
@@ -65,7 +68,8 @@ class SnapshotMissed(Message):
 class ConsoleApp(App[int]):
     """The whole screen. `source` is asked every `poll_s`, after a failure every `retry_s`.
 
-    `clock` gives monotonic seconds (a fake one in tests).
+    `recorder` is one that the source feeds, looked at for its trouble; `clock` gives monotonic seconds (a fake one in
+    tests).
     """
 
     TITLE = "tandem console"
@@ -87,6 +91,7 @@ class ConsoleApp(App[int]):
         self,
         source: HealthSource,
         *,
+        recorder: Recorder | None = None,
         clock: Callable[[], float] = time.monotonic,
         poll_s: float = POLL_S,
         retry_s: float = RETRY_S,
@@ -97,6 +102,7 @@ class ConsoleApp(App[int]):
         self._look = plain_look() if plain else colour_look()
         self.board = Board(self._look)
         self._source = source
+        self._recorder = recorder
         self._clock = clock
         self._poll_s = poll_s
         self._retry_s = retry_s
@@ -159,7 +165,8 @@ class ConsoleApp(App[int]):
         """Put the current state on the board."""
         shown = self._held or self._latest
         age = self._clock() - shown[1] + shown[0].snapshot_age_s if shown else None
-        link = Link(self._source.url, age, self._error, paused=self._held is not None)
+        notice = self._recorder.trouble if self._recorder else None
+        link = Link(self._source.url, age, self._error, paused=self._held is not None, notice=notice)
         health = shown[0] if shown else None
         view = screen_view(health, self._history.track(), link, self.state.filter, textures=self._look.plain)
         self._states[self._open] = self.board.show(view, self._open, self.state)
@@ -234,22 +241,31 @@ class ConsoleApp(App[int]):
             self.board.choose(panels[(panels.index(self.board.chosen) + step) % len(panels)])
 
 
-def run(url: str, *, once: bool = False) -> int:
+def run(url: str, *, once: bool = False, record: Path | None = None) -> int:
     """Show the engine at `url` until a person leaves; with `once`, print one frame. Returns the exit code."""
     try:
         if once:
             from console.once import print_once
 
             return print_once(url)
-        return asyncio.run(_run(url))
+        if record is None:
+            return asyncio.run(_run(url))
+        with Recorder(record) as recorder:
+            code = asyncio.run(_run(url, recorder))
+        if recorder.trouble is not None:
+            print(f"tandem console: {recorder.trouble}", file=sys.stderr)
+        return code
     except BadAddress as error:
         print(f"tandem console: {error}", file=sys.stderr)
         return USAGE
+    except NotARecording as error:
+        print(f"tandem console: --record: {error}", file=sys.stderr)
+        return FAILURE if error.damaged else USAGE
 
 
-async def _run(url: str) -> int:
-    async with HealthClient(url) as client:
-        app = ConsoleApp(client)
+async def _run(url: str, recorder: Recorder | None = None) -> int:
+    async with HealthClient(url, recorder) as client:
+        app = ConsoleApp(client, recorder=recorder)
         # Without the mouse the terminal's own selection works, and no report can trickle in after leaving.
         result = await app.run_async(mouse=False)
     return app.return_code or 0 if result is None else result

@@ -13,12 +13,15 @@ STALE_S = 3.0
 
 @dataclass(frozen=True)
 class Link:
-    """How the console stands with the engine: where it looks, how old its picture is, and what failed last."""
+    """How the console stands with the engine: where it looks, how old its picture is, and what failed last.
+
+    `notice` is what a person must know of the console itself, such as a recording that stopped."""
 
     url: str
     age_s: float | None = None
     error: str | None = None
     paused: bool = False
+    notice: str | None = None
 
     @property
     def stale(self) -> bool:

@@ -48,6 +48,8 @@ def header(health: Health | None, track: Track, link: Link) -> HeaderView:
         )
         if number
     ]
+    if link.notice is not None:
+        trouble.insert(0, literal(link.notice))
     if link.error is not None:
         trouble.insert(0, literal(link.error))
     progress = health.last_progress_age_s

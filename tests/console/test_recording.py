@@ -19,9 +19,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from console.app import run
 from console.client import HealthClient, Unreachable
+from console.headless import run_headless
+from console.history import Track
 from console.recorded import Gap, Recording
 from console.recording import BLOCK_SNAPSHOTS, NotARecording, Recorder
+from console.screen import Link
+from console.view import screen_view
 from engine.protocol import Health, encode
 from tests.support import fake_health
 from tests.support.fake_health import FakeHealth
@@ -287,3 +292,37 @@ def test_the_client_hands_on_bodies_and_misses(tmp_path: Path) -> None:
         assert last.health is not None
         assert last.health.parallel.running == 3
         assert last.error is not None
+
+
+def test_headless_records_until_it_is_told_to_end(tmp_path: Path) -> None:
+    program = "import sys; from pathlib import Path; from console.headless import run_headless as run; "
+    call = "sys.exit(run(sys.argv[1], Path(sys.argv[2])))"
+    with FakeHealth(fake_health.waiting) as server:
+        arguments = [sys.executable, "-c", program + call, server.url, str(tmp_path / "f")]
+        with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as console:
+            while len(server.asked_with) < 3:
+                assert console.poll() is None
+                time.sleep(0.01)
+            console.terminate()
+            _, said = console.communicate()
+    assert console.returncode == 0
+    assert said == f"recording {server.url} to {tmp_path / 'f'}; Ctrl-C ends it\n"
+    with Recording(tmp_path / "f") as recording:
+        assert len(list(recording.between(0, 2 * time.time()))) >= 2
+
+
+@pytest.mark.parametrize("headless", [False, True])
+def test_what_cannot_be_recorded_to_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], headless: bool
+) -> None:
+    (tmp_path / "f").write_text("mine")
+    code = run_headless(URL, tmp_path / "f") if headless else run(URL, record=tmp_path / "f")
+    assert code == 2
+    told = f"tandem console: --record: {tmp_path / 'f'} is not a recording of this console; nothing was written to it\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_recording_that_stopped_is_said_in_the_header() -> None:
+    link = Link(URL, 0.1, notice="recording stopped: f: database or disk is full")
+    view = screen_view(fake_health.busy(1.0), Track(), link)
+    assert view.header.trouble[0] == "recording stopped: f: database or disk is full"

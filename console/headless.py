@@ -1,0 +1,48 @@
+"""Recording without a screen: for a box that is watched over night."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from console.app import FAILURE, POLL_S, RETRY_S, USAGE
+from console.client import BadAddress, HealthClient, Unreachable
+from console.recording import NotARecording, Recorder
+
+
+def run_headless(url: str, record: Path) -> int:
+    """Record the engine at `url` until SIGINT or SIGTERM; returns the exit code, 1 where recording had to stop."""
+    try:
+        with Recorder(record) as recorder:
+            print(f"recording {url} to {record}; Ctrl-C ends it", file=sys.stderr, flush=True)
+            asyncio.run(_record(url, recorder))
+    except BadAddress as error:
+        print(f"tandem console: {error}", file=sys.stderr)
+        return USAGE
+    except NotARecording as error:
+        print(f"tandem console: --record: {error}", file=sys.stderr)
+        return FAILURE if error.damaged else USAGE
+    if recorder.trouble is not None:
+        print(f"tandem console: {recorder.trouble}", file=sys.stderr)
+        return FAILURE
+    return 0
+
+
+async def _record(url: str, recorder: Recorder) -> None:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(signum, told.set)
+    async with HealthClient(url, recorder) as client:
+        while not told.is_set() and recorder.trouble is None:
+            pause = POLL_S
+            try:
+                await client.fetch()
+            except Unreachable:
+                pause = RETRY_S
+            try:
+                await asyncio.wait_for(told.wait(), pause)
+            except TimeoutError:
+                continue
