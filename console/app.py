@@ -221,7 +221,7 @@ class ConsoleApp(App[int]):
         if self._open is ViewName.OVERVIEW:
             self.action_view(paint.OPENS[self.board.chosen])
         elif self.state.cursor is not None:
-            self._change(replace(self.state, detail=self.state.cursor))
+            self._change(replace(self.state, detail=self.state.cursor, offset=0))
 
     def action_view(self, name: str) -> None:
         self._open = ViewName(name)

@@ -82,3 +82,32 @@ def sparkline(values: Sequence[float], width: int, tone: Tone) -> Line:
         run += tick
     spans.append(Span(run, run_tone))
     return tuple(span for span in spans if span.text)
+
+
+def shrunk(values: Sequence[float], width: int, step: int) -> tuple[float, ...]:
+    """The latest values as at most `width` means of `step` values each, oldest first."""
+    shown = values[-width * step :]
+    first = len(shown) % step
+    groups = ([shown[:first]] if first else []) + [shown[at : at + step] for at in range(first, len(shown), step)]
+    return tuple(sum(group) / len(group) for group in groups)[-width:]
+
+
+def chart(values: Sequence[float], width: int, height: int, tone: Tone) -> tuple[Line, ...]:
+    """The latest `width` values as columns `height` rows tall, newest at the right, the largest filling its column."""
+    shown = list(values[-width:])
+    ceiling = max(shown, default=0.0)
+    missing = width - len(shown)
+    rows: list[Line] = []
+    for row in range(height - 1, -1, -1):
+        ticks = []
+        for value in shown:
+            # A value that is not nothing shows an eighth at least.
+            eighths = max(1, round(value / ceiling * height * 8)) if value > 0 else 0
+            ticks.append(" " if eighths <= 8 * row else _TICKS[min(8, eighths - 8 * row) - 1])
+        if row:
+            rows.append((Span(" " * missing + "".join(ticks), tone),))
+            continue
+        ground = [Span("▁" * missing, Tone.TRACK)] if missing else []
+        ground += [Span("▁", Tone.TRACK) if tick == " " else Span(tick, tone) for tick in ticks]
+        rows.append(tuple(ground))
+    return tuple(rows)

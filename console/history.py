@@ -1,31 +1,38 @@
-"""What the rates were in the last minutes: one bucket a second for the engine and each lane, from snapshots alone."""
+"""What happened in the last half hour: one bucket a second for the engine and each lane, from snapshots alone."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from engine.protocol import Health, Lane, LaneState
+from console.phases import PHASE_OF, Phase
+from engine.protocol import Health, Lane, LaneRequest, LaneState
 
-KEPT_SECONDS = 180
+KEPT_SECONDS = 1800
 # A reading rate is taken over this long: chunks land in bursts.
 _READING_WINDOW_S = 4.0
 
 
 @dataclass(frozen=True)
 class LaneTrack:
-    """One lane's past: a rate for each second, oldest first, whether it is reading, and the reading rate now."""
+    """One lane's past: a rate for each second, oldest first, whether it is reading, and the reading rate now.
+
+    `phases` are the seconds of the request in it since it came, `slot_phases` those of the slot, whoever was in it.
+    """
 
     rates: tuple[float, ...] = ()
     reading: bool = False
     reading_tok_s: float | None = None
+    phases: tuple[Phase, ...] = ()
+    slot_phases: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True)
 class Track:
-    """A frozen view of the past: total tokens a second, and each lane by slot."""
+    """A frozen view of the past: total tokens a second, bytes that pages back, and each lane by slot."""
 
     total: tuple[float, ...] = ()
+    committed: tuple[float, ...] = ()
     lanes: dict[int, LaneTrack] = field(default_factory=dict)
 
     def lane(self, slot: int) -> LaneTrack:
@@ -55,20 +62,57 @@ class _Buckets:
 
 
 @dataclass
+class _Phases:
+    """The phase of each second, as it was last seen in it."""
+
+    seconds: deque[Phase] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
+    second: int | None = None
+
+    def add(self, second: int, phase: Phase) -> None:
+        if self.second is None or second < self.second:
+            self.seconds.clear()
+        elif second == self.second:
+            self.seconds[-1] = phase
+            return
+        else:
+            self.seconds.extend([Phase.UNSEEN] * min(second - self.second - 1, KEPT_SECONDS))
+        self.seconds.append(phase)
+        self.second = second
+
+
+def _before_seen(request: LaneRequest) -> list[Phase]:
+    """The whole seconds of a request before it was first seen, from the times it carries itself."""
+    age = min(int(request.age_s), KEPT_SECONDS)
+    if request.queue_s is None:
+        return [Phase.UNSEEN] * age
+    waited = min(age, round(request.queue_s))
+    wrote = 0 if request.ttft_s is None else max(0, age - max(waited, round(request.ttft_s)))
+    return [Phase.WAITING] * waited + [Phase.READING] * (age - waited - wrote) + [Phase.WRITING] * wrote
+
+
+@dataclass
 class _LaneHistory:
+    slot_phases: _Phases = field(default_factory=_Phases)
+    phases: _Phases = field(default_factory=_Phases)
     buckets: _Buckets = field(default_factory=_Buckets)
     request: str | None = None
     marks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, lane: Lane, at: float) -> None:
         request = lane.request
+        self.slot_phases.add(int(at), PHASE_OF[lane.state])
         if request is None or request.id != self.request:
             # A lane's picture is of the request in it; the one before left its own line in the log.
             self.marks.clear()
             self.buckets = _Buckets()
             self.request = request.id if request else None
+            self.phases = _Phases()
+            if request is not None:
+                self.phases.seconds.extend(_before_seen(request))
+                self.phases.second = int(at) - 1
         if request is None:
             return
+        self.phases.add(int(at), PHASE_OF[lane.state])
         if lane.state is LaneState.DECODING:
             if self.marks:
                 self.marks.clear()
@@ -89,19 +133,21 @@ class _LaneHistory:
 
 
 class History:
-    """Folds snapshots into rates. Not thread-safe: its owner is the app's message handler."""
+    """Folds snapshots into seconds. Not thread-safe: its owner is the app's message handler."""
 
     def __init__(self) -> None:
         self._total = _Buckets()
+        self._committed = _Buckets()
         self._lanes: dict[int, _LaneHistory] = {}
         self._uptime = 0.0
 
     def add(self, health: Health, at: float) -> None:
         """Take in a snapshot received at `at` (monotonic seconds). A younger engine starts a new history."""
         if health.uptime_s + 1.0 < self._uptime:
-            self._total, self._lanes = _Buckets(), {}
+            self._total, self._committed, self._lanes = _Buckets(), _Buckets(), {}
         self._uptime = health.uptime_s
         self._total.add(int(at), total_tok_s(health))
+        self._committed.add(int(at), health.kv_pool.committed_bytes)
         for lane in health.lanes:
             self._lanes.setdefault(lane.slot, _LaneHistory()).add(lane, at)
 
@@ -109,8 +155,15 @@ class History:
         """The past as it stands, frozen."""
         return Track(
             total=tuple(self._total.means),
+            committed=tuple(self._committed.means),
             lanes={
-                slot: LaneTrack(tuple(lane.buckets.means), bool(lane.marks), lane.reading_tok_s())
+                slot: LaneTrack(
+                    rates=tuple(lane.buckets.means),
+                    reading=bool(lane.marks),
+                    reading_tok_s=lane.reading_tok_s(),
+                    phases=tuple(lane.phases.seconds),
+                    slot_phases=tuple(lane.slot_phases.seconds),
+                )
                 for slot, lane in self._lanes.items()
             },
         )

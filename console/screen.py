@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from console.history import Track
 from console.tones import Tone
 from console.words import Word
 
@@ -78,6 +79,10 @@ class LaneView:
     read_done: int = 0
     read_total: int = 0
     left_s: float | None = None
+    tok_s: float | None = None
+    cached_tokens: int = 0
+    queue_s: float | None = None
+    worst_gap_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,18 @@ class MemoryPart:
 
 
 @dataclass(frozen=True)
+class LadderRow:
+    """One level of the pressure ladder: what it could give back now and what it gave since the start."""
+
+    name: str
+    held: int
+    reclaims: int
+    freed: int
+    last_age_s: float | None
+    last_reason: str
+
+
+@dataclass(frozen=True)
 class MemoryView:
     """One memory: the parts in use and what is free add up to the total."""
 
@@ -145,6 +162,8 @@ class MemoryView:
     parts: tuple[MemoryPart, ...]
     unnamed: int
     others: tuple[str, ...]
+    devices: tuple[MemoryView, ...] = ()
+    ladder: tuple[LadderRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,6 +184,47 @@ class QueueView:
     prompt: str
     since: str
     reason: str
+    prompt_tokens: int = 0
+    max_tokens: int = 0
+    since_s: float = 0.0
+    home: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundSize:
+    """The rounds in which `rows` slots decoded together. `tokens` is what such a round writes in all slots together.
+
+    `share` is the part of all the rounds' time; `tok_s` what these rounds write a second; `ratio` that over one
+    stream's, None where one stream was never measured alone.
+    """
+
+    rows: int
+    rounds: int
+    mean_ms: float
+    p95_ms: float
+    tokens: float
+    share: float
+    tok_s: float
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class RoundsView:
+    """Measured rounds by size; `seconds` and `tokens` are over all of them. `by_slots` counts rounds since the start.
+
+    `depths` counts drafts accepted at each depth, the first at depth 1.
+    """
+
+    sizes: tuple[RoundSize, ...]
+    rounds: int
+    seconds: float
+    tokens: float
+    tok_s: float
+    ratio: float | None
+    drafters: tuple[str, ...]
+    drafted: int
+    accepted: int
+    depths: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -180,4 +240,6 @@ class ScreenView:
     roles: tuple[RoleView, ...] = ()
     queue: tuple[QueueView, ...] = ()
     queue_total: int = 0
+    rounds: RoundsView | None = None
+    past: Track = field(default_factory=Track)
     textures: bool = False

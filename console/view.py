@@ -12,6 +12,7 @@ from console.parts.lanes import lane, loading
 from console.parts.memory import memory, pool
 from console.parts.queue import queued
 from console.parts.roles import role
+from console.parts.rounds import rounds
 from console.screen import LanesView, Link, ScreenView
 from console.spans import literal
 from engine.protocol import Health
@@ -57,6 +58,8 @@ def screen_view(
         roles=tuple(role(entry) for entry in health.roles),
         queue=tuple(entry for entry in queue if _matches(wanted, entry.client, entry.id, entry.word.word)),
         queue_total=len(queue),
+        rounds=rounds(health),
+        past=track,
         textures=textures,
     )
 

@@ -46,14 +46,14 @@ def lanes(view: ScreenView, width: int, form: int) -> Sheet:
         return Sheet("lanes", body=nobody(view, width))
     if view.loading is not None or not shown.lanes:
         instead = _loading(view, width) if view.loading is not None else _no_match(shown)
-        return Sheet("lanes", summary=_summary(shown), body=instead)
+        return Sheet("lanes", summary=summary(shown), body=instead)
     body: list[Line] = []
     for lane in shown.lanes:
         body.extend(block(lane, width, form))
-    return Sheet("lanes", _summary(shown), tuple(body), _rounds(shown))
+    return Sheet("lanes", summary(shown), tuple(body), _rounds(shown))
 
 
-def _summary(shown: LanesView) -> Line:
+def summary(shown: LanesView) -> Line:
     line: list[Span] = []
     if shown.filter_text:
         line += [Span(f"only “{shown.filter_text}”, {len(shown.lanes)} of {shown.slots}", Tone.WAIT), Span(" · ")]

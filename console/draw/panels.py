@@ -45,7 +45,7 @@ def pool(view: ScreenView, width: int, height: int) -> Sheet:
         tail = [parts(apart, width, " · "), parts(kinds, width, " · "), parts(counters, width, " · ")]
     else:
         tail = [parts([*apart[:1], *kinds], width, " · "), parts(counters, width, " · ")]
-    rows = _slot_rows(shown, width, max(1, height - len(tail)))
+    rows = slot_rows(shown, width, max(1, height - len(tail)))
     foot: Line = (
         Span(f"reserved {figures.size(shown.reserved)} of addresses", Tone.DIM),
         Span(f", {figures.size(shown.page)} a page", Tone.DIM),
@@ -54,8 +54,8 @@ def pool(view: ScreenView, width: int, height: int) -> Sheet:
     return Sheet("kv pool", summary, (*rows, *tail), foot)
 
 
-def _slot_rows(shown: PoolView, width: int, room: int) -> list[Line]:
-    """A bar a slot, in as many columns as the rows there are make necessary and the width allows."""
+def slot_rows(shown: PoolView, width: int, room: int) -> list[Line]:
+    """Committed pages: a bar a slot, in as many columns as the rows there are make necessary and the width allows."""
     count = len(shown.slots)
     across = max(1, min(-(-count // room), max(1, (width + 2) // 19)))
     cell = (width - 2 * (across - 1)) // across
@@ -91,19 +91,24 @@ def memory(view: ScreenView, width: int, height: int) -> Sheet:
         Span(f" free of {figures.size(shown.total)}", Tone.DIM),
         Span(f" · {shown.source}", Tone.DIM),
     )
-    filled = [Part(part.held, part.tone, part.glyph if view.textures else "█") for part in shown.parts]
-    if shown.unnamed:
-        filled.append(Part(shown.unnamed, Tone.FAINT, "▁"))
-    bar = stacked(filled, shown.total, width, Part(0, Tone.FREE, "·" if view.textures else "░"))
+    bar = memory_bar(shown, width, view.textures)
     legend = _legend(shown, width, max(1, height - 2), view.textures)
     # Floors are set once the model is loaded.
-    marks = [] if view.loading is not None else [_floors(shown, width)]
+    marks = [] if view.loading is not None else [floors(shown, width)]
     body = [bar, *marks, *legend, *((Span(text, Tone.DIM),) for text in shown.others)]
     body = [bar, *body[1 + len(marks) :]] if len(body) > height > 1 else body
     return Sheet("memory", summary, tuple(body), _foot(shown) if marks else ())
 
 
-def _floors(shown: MemoryView, width: int) -> Line:
+def memory_bar(shown: MemoryView, width: int, textures: bool) -> Line:
+    """All of the memory as one bar: the parts in use, what no part names, and what is free."""
+    filled = [Part(part.held, part.tone, part.glyph if textures else "█") for part in shown.parts]
+    if shown.unnamed:
+        filled.append(Part(shown.unnamed, Tone.FAINT, "▁"))
+    return stacked(filled, shown.total, width, Part(0, Tone.FREE, "·" if textures else "░"))
+
+
+def floors(shown: MemoryView, width: int) -> Line:
     """Marks under the bar: use that reaches a mark leaves just that floor free."""
 
     def place(floor: int) -> int:
@@ -111,20 +116,20 @@ def _floors(shown: MemoryView, width: int) -> Line:
 
     soft = min(place(shown.floor), width - 2)
     hard = max(place(shown.hard_floor), soft + 1)
-    tone = _floor_tone(shown)
+    tone = floor_tone(shown)
     return (Span(" " * soft), Span("△", tone), Span(" " * (hard - soft - 1)), Span("▲", tone))
 
 
 def _foot(shown: MemoryView) -> Line:
     """What the floor marks stand for."""
-    tone = _floor_tone(shown)
+    tone = floor_tone(shown)
     return (
         Span(f"△ floor {figures.size(shown.floor)}", tone),
         Span(f"  ▲ hard {figures.size(shown.hard_floor)}", tone),
     )
 
 
-def _floor_tone(shown: MemoryView) -> Tone:
+def floor_tone(shown: MemoryView) -> Tone:
     if shown.available <= shown.hard_floor:
         return Tone.BAD_STRONG
     return Tone.WAIT_STRONG if shown.available <= shown.floor else Tone.DIM

@@ -1,13 +1,157 @@
-"""The queue view: each waiting request with its reason and its age."""
+"""The queue view: each waiting request, the longest wait first, with the whole sentence that says why."""
 
 from __future__ import annotations
 
-from console.draw import panels
-from console.draw.frame import Sheet
-from console.screen import ScreenView
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+
+from console import figures
+from console.draw import lanes
+from console.draw.frame import DrawnAsShown, RowAt, Sheet
+from console.screen import QueueView, ScreenView
+from console.spans import Align, Line, Span, column, parts, wrap
+from console.tones import Tone
 from console.views import ViewState
+
+_WIDE = 92
+_NARROW = 68
+_AGE = 9
+_STATE = 28
+_LEAD = 5 + _AGE + _STATE
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Widths of the table's columns; those of width 0 are left out."""
+
+    client: int
+    request: int
+    asks: int
+    home: int
+
+
+def _columns(width: int) -> _Columns:
+    if width >= _WIDE:
+        return _Columns(client=min(40, width - _LEAD - 14 - 9 - 9 - 6), request=14, asks=9, home=6)
+    if width >= _NARROW:
+        return _Columns(client=width - _LEAD - 8 - 8, request=0, asks=8, home=0)
+    return _Columns(client=max(1, width - _LEAD), request=0, asks=0, home=0)
 
 
 def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
-    """Each waiting request, oldest first."""
-    return panels.queue(view, width)
+    """A row and a reason for each request; only what is in sight is drawn."""
+    if view.lanes is None or view.loading is not None:
+        return lanes.lanes(view, width, 1)
+    if not view.queue_total:
+        return Sheet("queue", body=((), *_nothing(view)))
+    entries = sorted(view.queue, key=lambda entry: -entry.since_s)
+    opened = next((entry for entry in entries if entry.id == state.detail), None)
+    if opened is not None:
+        return _detail(opened, entries.index(opened) + 1, len(entries), width)
+    if not entries:
+        return Sheet("queue", body=((Span(f"none of {view.queue_total} matches the filter", Tone.DIM),),))
+    rows: list[RowAt] = []
+    owners: list[int] = []
+    for index, entry in enumerate(entries):
+        lines = 1 + len(_reason(entry.reason, width))
+        rows.append(RowAt(entry.id, len(owners), lines))
+        owners += [index] * lines
+    columns = _columns(width)
+
+    def line(at: int) -> Line:
+        index = owners[at]
+        entry, part = entries[index], at - rows[index].first
+        if not part:
+            return _row(entry, index + 1, columns)
+        return (Span("     ↳ " if part == 1 else "       ", Tone.WAIT), Span(_reason(entry.reason, width)[part - 1]))
+
+    head = (*_states(view, width), _titles(columns))
+    return Sheet("queue", _summary(view, entries), DrawnAsShown(len(owners), line), head=head, rows=tuple(rows))
+
+
+def _nothing(view: ScreenView) -> tuple[Line, ...]:
+    busy = f"{view.lanes.busy} of {figures.plural(view.lanes.slots, 'slot')} busy" if view.lanes else ""
+    return (
+        (Span("○ nothing waits", Tone.TEXT),),
+        (Span(f"  {busy}; a request that comes now begins at once where its memory fits", Tone.DIM),),
+    )
+
+
+def _summary(view: ScreenView, entries: list[QueueView]) -> Line:
+    shown = str(view.queue_total)
+    if len(entries) != view.queue_total:
+        shown = f"{len(entries)} of {view.queue_total}"
+    return (Span(f"{shown} waiting", Tone.WAIT_STRONG), Span(f" · longest {entries[0].since}", Tone.DIM))
+
+
+def _states(view: ScreenView, width: int) -> tuple[Line, ...]:
+    """How many wait for what."""
+    counts = Counter(entry.word for entry in view.queue)
+    words: list[Line] = [
+        (Span(f"{word.glyph} ", word.tone), Span(f"{count} ", Tone.STRONG), Span(_number(word.word, count), Tone.DIM))
+        for word, count in counts.most_common()
+    ]
+    asked = sum(entry.prompt_tokens for entry in view.queue)
+    words.append((Span(f"{figures.count(asked)} prompt tok in all", Tone.DIM),))
+    return (parts(words, width, "   "), ())
+
+
+def _number(words: str, count: int) -> str:
+    return words if count == 1 else words.replace("waits", "wait", 1)
+
+
+def _titles(columns: _Columns) -> Line:
+    titles = [column("#", 4, Align.RIGHT), " ", column("age", _AGE), column("state", _STATE)]
+    titles += [column("client", columns.client)]
+    if columns.request:
+        titles.append(column("request", columns.request))
+    if columns.asks:
+        titles += [column("prompt", columns.asks, Align.RIGHT), column("at most", columns.asks, Align.RIGHT)]
+    if columns.home:
+        titles.append(column("home", columns.home, Align.RIGHT))
+    return (Span("".join(titles), Tone.FAINT),)
+
+
+def _row(entry: QueueView, number: int, columns: _Columns) -> Line:
+    line = [
+        Span(column(str(number), 4, Align.RIGHT), Tone.DIM),
+        Span(" "),
+        Span(column(entry.since, _AGE), Tone.WAIT),
+        Span(column(f"{entry.word.glyph} {entry.word.word}", _STATE - 1), entry.word.tone),
+        Span(" "),
+        Span(column(entry.client, columns.client - 1), Tone.STRONG),
+        Span(" "),
+    ]
+    if columns.request:
+        line.append(Span(column(entry.id, columns.request), Tone.DIM))
+    if columns.asks:
+        line.append(Span(column(figures.count(entry.prompt_tokens), columns.asks, Align.RIGHT)))
+        line.append(Span(column(figures.count(entry.max_tokens), columns.asks, Align.RIGHT), Tone.DIM))
+    if columns.home:
+        home = figures.NONE if entry.home is None else str(entry.home)
+        line.append(Span(column(home, columns.home, Align.RIGHT), Tone.DIM))
+    return tuple(line)
+
+
+# Most of a long queue gives the same few reasons.
+@lru_cache(maxsize=1024)
+def _reason(reason: str, width: int) -> tuple[str, ...]:
+    return tuple(wrap(reason, max(10, width - 7))) if reason else ()
+
+
+def _detail(entry: QueueView, place: int, count: int, width: int) -> Sheet:
+    fields = [
+        ("request", entry.id),
+        ("client", entry.client),
+        ("state", f"{entry.word.glyph} {entry.word.word}"),
+        ("waits", f"{entry.since}, number {place} of {count} by age"),
+        ("prompt", f"{figures.count(entry.prompt_tokens)} tok"),
+        ("at most", f"{figures.count(entry.max_tokens)} tok to write"),
+        ("home slot", figures.NONE if entry.home is None else str(entry.home)),
+    ]
+    body: list[Line] = [(Span(column(name, 12), Tone.DIM), Span(text)) for name, text in fields]
+    body += [(), (Span("why it waits", Tone.DIM),)]
+    body += [(Span(f"  {text}", Tone.WAIT),) for text in wrap(entry.reason, width - 2)]
+    summary: Line = (Span("esc", Tone.KEY), Span(" the whole queue", Tone.DIM))
+    return Sheet("waiting request", summary, tuple(body))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from console import figures
-from console.screen import MemoryPart, MemoryView, PoolView, SlotPages
+from console.screen import LadderRow, MemoryPart, MemoryView, PoolView, SlotPages
 from console.spans import literal
 from console.tones import Tone
-from engine.protocol import Health, Memory
+from engine.protocol import DeviceMemory, Health, LadderLevel, Memory
 
 
 def pool(health: Health) -> PoolView:
@@ -53,15 +55,30 @@ _PARTS = (
 
 
 def memory(memory: Memory) -> MemoryView:
-    parts = tuple(MemoryPart(label, tone, glyph, getattr(memory.split, field)) for label, field, tone, glyph in _PARTS)
-    used = memory.total - memory.available
-    unnamed = used - sum(part.held for part in parts)
+    """The memory that holds the KV, and every other one where there are several."""
+    own = next((device for device in memory.devices if _same(device, memory)), None)
     others = tuple(
         f"{literal(device.name)}: {figures.size(device.available)} free of {figures.size(device.total)}"
         for device in memory.devices
     )
+    return replace(
+        _one(memory, literal(own.name) if own else "memory"),
+        others=others,
+        devices=tuple(_one(device, literal(device.name)) for device in memory.devices if device is not own),
+        ladder=tuple(_rung(level) for level in memory.ladder),
+    )
+
+
+def _same(device: DeviceMemory, memory: Memory) -> bool:
+    return (device.source, device.total, device.split) == (memory.source, memory.total, memory.split)
+
+
+def _one(memory: Memory | DeviceMemory, name: str) -> MemoryView:
+    parts = tuple(MemoryPart(label, tone, glyph, getattr(memory.split, field)) for label, field, tone, glyph in _PARTS)
+    used = memory.total - memory.available
+    unnamed = used - sum(part.held for part in parts)
     return MemoryView(
-        name="memory",
+        name=name,
         source=literal(memory.source),
         total=memory.total,
         available=memory.available,
@@ -70,5 +87,16 @@ def memory(memory: Memory) -> MemoryView:
         parts=tuple(part for part in parts if part.held > 0),
         # The named parts are measured one after another: a gap within the contract's tolerance is no finding.
         unnamed=unnamed if unnamed > max(0.02 * used, 128 << 20) else 0,
-        others=others,
+        others=(),
+    )
+
+
+def _rung(level: LadderLevel) -> LadderRow:
+    return LadderRow(
+        name=literal(level.level),
+        held=level.held_bytes,
+        reclaims=level.reclaims,
+        freed=level.freed_bytes,
+        last_age_s=level.last_age_s,
+        last_reason=literal(level.last_reason or ""),
     )

@@ -19,4 +19,8 @@ def queued(entry: Queued) -> QueueView:
         prompt=f"{figures.count(entry.prompt_tokens)} tok",
         since=figures.span(entry.since_s),
         reason=literal(entry.reason),
+        prompt_tokens=entry.prompt_tokens,
+        max_tokens=entry.max_tokens,
+        since_s=entry.since_s,
+        home=entry.home,
     )

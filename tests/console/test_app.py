@@ -211,7 +211,7 @@ def test_the_cursor_stays_with_its_lane_and_in_sight() -> None:
         await stage.pilot.press("escape")
         assert stage.app.state == ViewState(cursor="0")
 
-    on_stage(act, (60, 14))
+    on_stage(act, (60, 8))
 
 
 def test_a_lost_connection_shows_no_stale_rate_and_comes_back() -> None:

@@ -16,7 +16,6 @@ from tests.support.fake_lanes import PAGE, ROW_BYTES, WINDOW, lane, reading, wri
 from tests.support.fake_scenes import (
     GIB,
     MIB,
-    SCENES,
     Scene,
     busy,
     crowd,
@@ -30,6 +29,8 @@ from tests.support.fake_scenes import (
     waiting,
     yielded,
 )
+from tests.support.fake_scenes import SCENES as PLAIN_SCENES
+from tests.support.fake_stories import STORIES
 
 __all__ = [
     "GIB",
@@ -55,6 +56,9 @@ __all__ = [
     "writing",
     "yielded",
 ]
+
+
+SCENES: dict[str, Scene] = {**PLAIN_SCENES, **STORIES}
 
 
 class FakeHealth:

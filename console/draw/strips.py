@@ -1,0 +1,65 @@
+"""Timeline strips: one row over time whose glyphs say what a lane did, with the legend and the seconds by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from console import figures
+from console.phases import PHASE_SIGNS, Phase, dominant, seconds_by_phase
+from console.spans import Line, Span, parts
+from console.tones import Tone
+
+# Seconds that a cell may stand for: steps that a person counts in.
+_STEPS = (1, 2, 3, 5, 10, 15, 20, 30, 60, 120, 300)
+_LEGEND = (Phase.WAITING, Phase.RESTORING, Phase.READING, Phase.YIELDED, Phase.WRITING, Phase.FINISHING, Phase.IDLE)
+
+
+def step_for(seconds: int, width: int) -> int:
+    """The smallest round number of seconds a cell with which `seconds` fit into `width` cells."""
+    return next((step for step in _STEPS if -(-seconds // step) <= width), _STEPS[-1])
+
+
+def strip(phases: Sequence[Phase], width: int, step: int) -> Line:
+    """The phases from the left, `step` seconds a cell; each cell shows what took most of it."""
+    cells = [dominant(phases[at : at + step]) for at in range(0, len(phases), step)][:width]
+    spans = []
+    for phase, run in groupby(cells):
+        sign = PHASE_SIGNS[phase]
+        spans.append(Span(sign.glyph * len(list(run)), sign.tone))
+    if len(cells) < width:
+        spans.append(Span(" " * (width - len(cells))))
+    return tuple(spans)
+
+
+def recent_strip(phases: Sequence[Phase], width: int, step: int) -> Line:
+    """The latest phases with the newest at the right edge."""
+    shown = list(phases[-width * step :])
+    missing = width * step - len(shown)
+    return strip([Phase.UNSEEN] * missing + shown, width, step)
+
+
+def legend(width: int) -> Line:
+    """What each glyph of a strip stands for, as many as fit."""
+    entries: list[Line] = []
+    for phase in _LEGEND:
+        sign = PHASE_SIGNS[phase]
+        entries.append((Span(sign.glyph, sign.tone), Span(f" {sign.word}", Tone.DIM)))
+    return parts(entries, width)
+
+
+def spent(phases: Sequence[Phase], width: int, step: int, words: bool = False) -> Line:
+    """How long each phase took: `┈ 2 s  ═ 8 s  ━ 24 s`, with the words of the legend where there is room; then how long
+    a cell of the strip is."""
+    entries: list[Line] = []
+    for phase, seconds in seconds_by_phase(phases).items():
+        sign = PHASE_SIGNS[phase]
+        name = f"{sign.glyph} {sign.word} " if words else f"{sign.glyph} "
+        if phase is Phase.UNSEEN:
+            name = f"{sign.word} "
+        entries.append((Span(name, sign.tone), Span(_whole(seconds))))
+    return parts([*entries, (Span(f"{_whole(step)} a cell", Tone.FAINT),)], width)
+
+
+def _whole(seconds: int) -> str:
+    return f"{seconds} s" if seconds < 60 else figures.span(seconds)

@@ -1,0 +1,63 @@
+"""What a lane did in one second of the past: the phases that a timeline strip is drawn from, with their signs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from console.tones import Tone
+from console.words import Word
+from engine.protocol import LaneState
+
+
+class Phase(StrEnum):
+    """One second of a lane. `UNSEEN` where no snapshot came."""
+
+    WAITING = "waiting"
+    RESTORING = "restoring"
+    READING = "reading"
+    YIELDED = "yielded"
+    WRITING = "writing"
+    FINISHING = "finishing"
+    IDLE = "idle"
+    UNSEEN = "unseen"
+
+
+PHASE_OF = {
+    LaneState.IDLE: Phase.IDLE,
+    LaneState.RESTORING: Phase.RESTORING,
+    LaneState.PREFILLING: Phase.READING,
+    LaneState.YIELDED: Phase.YIELDED,
+    LaneState.DECODING: Phase.WRITING,
+    LaneState.FINISHING: Phase.FINISHING,
+}
+# Each fills its cell differently, so that a strip is read without colour; the past tense says how long it took.
+PHASE_SIGNS = {
+    Phase.UNSEEN: Word(" ", "not seen", Tone.TRACK),
+    Phase.IDLE: Word("·", "idle", Tone.TRACK),
+    Phase.WAITING: Word("┈", "waited", Tone.WAIT),
+    Phase.RESTORING: Word("↺", "restored", Tone.READ),
+    Phase.READING: Word("═", "read", Tone.READ),
+    Phase.YIELDED: Word("‖", "gave way", Tone.WAIT_STRONG),
+    Phase.WRITING: Word("━", "wrote", Tone.GOOD),
+    Phase.FINISHING: Word("■", "finished", Tone.GOOD_STRONG),
+}
+_SHOWN_FIRST = (Phase.YIELDED, Phase.WAITING, Phase.RESTORING, Phase.FINISHING, Phase.READING, Phase.WRITING)
+
+
+def seconds_by_phase(phases: Iterable[Phase]) -> dict[Phase, int]:
+    """How many seconds each phase took, in the order in which a request goes through them."""
+    counts = dict.fromkeys(Phase, 0)
+    for phase in phases:
+        counts[phase] += 1
+    return {phase: seconds for phase, seconds in counts.items() if seconds}
+
+
+def dominant(phases: Iterable[Phase]) -> Phase:
+    """The phase that took most of the seconds; among equals the one in which less happened."""
+    counts = seconds_by_phase(phases)
+    return max(
+        counts,
+        key=lambda phase: (counts[phase], -_SHOWN_FIRST.index(phase) if phase in _SHOWN_FIRST else -99),
+        default=Phase.UNSEEN,
+    )
