@@ -22,6 +22,7 @@ from engine.http.app import App
 from engine.http.server import AppServer
 from engine.keyring import SecretsUnusable, require_keys
 from engine.listening import HostNotAllowed, Listening, PortInUse, bind
+from engine.notify import CLOSING_S, Notifier, unit_name
 from engine.request import RequestError
 from engine.snapshot import version
 from engine.state_dir import ServiceRecord, StateDirLocked, lock_state_dir, remove_record, write_record
@@ -66,20 +67,21 @@ def run(
     """
     require_keys(service.host, service.secrets_file)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    notifier = Notifier.take()
     with ExitStack() as stack:
         stack.enter_context(_stoppable())
         if config.state_dir is not None:
             stack.enter_context(lock_state_dir(config.state_dir))
         listening = stack.enter_context(contextlib.closing(bind(service.host, service.port)))
         if config.state_dir is not None:
-            write_record(config.state_dir, _record(listening))
+            write_record(config.state_dir, _record(listening, unit_name() if notifier.address else None))
             stack.callback(remove_record, config.state_dir)
         log.info("loading %s; /health at %s says how far it is", config.model_name, listening.url)
         try:
             engine = (open_engine or _open_engine)(config)
         except KeyboardInterrupt:
             return 0
-        return uvloop.run(_Service(engine, service, listening, config.state_dir).serve())
+        return uvloop.run(_Service(engine, service, listening, config.state_dir, notifier).serve())
 
 
 @contextmanager
@@ -100,20 +102,26 @@ def _open_engine(config: EngineConfig) -> OwnedEngine:
     return Engine(config)
 
 
-def _record(listening: Listening) -> ServiceRecord:
-    return ServiceRecord(pid=os.getpid(), url=listening.url, started=time.time(), version=version())
+def _record(listening: Listening, unit: str | None) -> ServiceRecord:
+    return ServiceRecord(pid=os.getpid(), url=listening.url, started=time.time(), version=version(), unit=unit)
 
 
 class _Service:
     """One run of the service on one event loop."""
 
     def __init__(
-        self, engine: OwnedEngine, service: ServiceConfig, listening: Listening, state_dir: Path | None
+        self,
+        engine: OwnedEngine,
+        service: ServiceConfig,
+        listening: Listening,
+        state_dir: Path | None,
+        notifier: Notifier,
     ) -> None:
         self._engine = engine
         self._config = service
         self._listening = listening
         self._state_dir = state_dir
+        self._notifier = notifier
         self._app = App(engine, service, version())
         self._server = AppServer(self._app)
         self._signalled = asyncio.Event()
@@ -124,10 +132,13 @@ class _Service:
             loop.add_signal_handler(number, self._on_signal)
         self._engine.start()
         serving = asyncio.create_task(self._server.serve(self._listening.sockets))
+        telling = asyncio.create_task(self._notifier.keep_told(self._engine.health, time.monotonic))
         try:
             code = await self._until_over(serving)
+            self._notifier.stopping(self._config.drain_timeout_s + CLOSING_S)
             await self._drain()
         finally:
+            telling.cancel()
             self._server.should_exit = True
             await serving
             await asyncio.to_thread(self._engine.close, CLOSE_S)

@@ -15,6 +15,14 @@ LOCK_NAME = "engine.lock"
 RECORD_NAME = "engine.json"
 
 
+class Held(Exception):
+    """Another process holds a lock file."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        super().__init__(f"{path} is held by {f'process {pid}' if pid is not None else 'another process'}")
+        self.pid = pid
+
+
 class StateDirLocked(Exception):
     """Another engine holds the state directory."""
 
@@ -26,12 +34,14 @@ class StateDirLocked(Exception):
 
 
 class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What `engine.json` says of the running service. `started` is Unix time in seconds."""
+    """What `engine.json` says of the running service. `started` is Unix time in seconds, `unit` the systemd unit that
+    runs it."""
 
     pid: int
     url: str
     started: float
     version: str
+    unit: str | None = None
 
 
 @contextmanager
@@ -40,16 +50,35 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
 
     The lock is the kernel's (flock), so it ends with the process however that ends. The file keeps the holder's pid.
     """
-    state_dir.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with held(state_dir / LOCK_NAME):
+            yield
+    except Held as why:
+        raise StateDirLocked(state_dir, why.pid) from None
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the lock file at `path` for this process; made if absent, with its folder. Raises Held."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not _try_lock(descriptor):
-            raise StateDirLocked(state_dir, _pid_in(descriptor))
+            raise Held(path, _pid_in(descriptor))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def holder(path: Path) -> int | None:
+    """The live process that holds the lock file at `path`; None where none does. 0 where one does and has not said
+    which."""
+    if not is_held(path):
+        return None
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    return int(text) if text.isdigit() else 0
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -71,8 +100,13 @@ def _pid_in(descriptor: int) -> int | None:
 
 def is_locked(state_dir: Path) -> bool:
     """Whether a live process holds the directory."""
+    return is_held(state_dir / LOCK_NAME)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a live process holds the lock file at `path`."""
     try:
-        descriptor = os.open(state_dir / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from engine.state_dir import ServiceRecord, is_locked, read_record
+from engine.state_dir import LOCK_NAME, ServiceRecord, holder, is_locked, read_record
 from tandem.exits import CommandError, Exit
 from tandem.origins import Flags, resolve
 from tandem.paths import default_state_dir, state_root
+from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.wire import Address
 
 LAUNCH_NAME = "launch.json"
-LOG_NAME = "engine.log"
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +34,32 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An engine whose process holds its state directory. `record` is None until its port is open."""
+    """An engine whose process holds its state directory, or whose supervisor does while it is down.
+
+    `record` is None until its port is open, `supervisor` is the process that watches it, if one does.
+    """
 
     state_dir: Path
     record: ServiceRecord | None
+    supervisor: int | None = None
+
+    @classmethod
+    def there(cls, state_dir: Path) -> Running | None:
+        """What runs in a state directory now."""
+        supervisor = holder(state_dir / SUPERVISOR_LOCK)
+        if supervisor is None and not is_locked(state_dir):
+            return None
+        return cls(state_dir, read_record(state_dir), supervisor)
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process; None while there is none, 0 where it has not said which."""
+        return self.record.pid if self.record else holder(self.state_dir / LOCK_NAME)
+
+    def __str__(self) -> str:
+        if self.record is not None:
+            return f"{self.record.url} (process {self.record.pid})"
+        return f"{self.state_dir} (process {self.supervisor or self.pid})"
 
 
 def _register() -> Path:
@@ -69,7 +91,7 @@ def running() -> list[Running]:
                 folders.add(Path(entry.read_text(encoding="utf-8")))
             except FileNotFoundError:
                 continue
-    return [Running(folder, read_record(folder)) for folder in sorted(folders) if is_locked(folder)]
+    return [engine for folder in sorted(folders) if (engine := Running.there(folder)) is not None]
 
 
 def write_launch(state_dir: Path, flags: Flags) -> None:
@@ -94,8 +116,8 @@ def meant(state_dir: Path | None) -> Running:
     """The running engine that a command means: that of `state_dir` where one is named, else the only one. Raises
     CommandError: exit 3 where none runs, exit 2 where several do."""
     found = [engine for engine in running() if state_dir is None or engine.state_dir == state_dir.absolute()]
-    if state_dir is not None and not found and is_locked(state_dir.absolute()):
-        found = [Running(state_dir.absolute(), read_record(state_dir.absolute()))]
+    if state_dir is not None and not found and (engine := Running.there(state_dir.absolute())) is not None:
+        found = [engine]
     if not found:
         where = f" with the state directory {state_dir}" if state_dir else ""
         raise CommandError(f"no engine runs{where}", Exit.NOT_RUNNING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ from tandem.exits import CommandError, Exit
 from tandem.flags import with_engine_flags
 from tandem.origins import Flags, Resolved, resolve
 from tandem.register import registered, write_launch
+from tandem.service.claims import check_unclaimed, end_with_parent
 
 log = logging.getLogger("tandem.serve")
 CPU_BACKEND_VARIABLE = "TANDEM_CPU_BACKEND"
@@ -33,6 +35,7 @@ def serve(
     unlisted: Annotated[
         bool, typer.Option("--unlisted", help="Do not let other commands find it (for engines that bench starts).")
     ] = False,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
 ) -> None:
     """Serve a model in the foreground, until Ctrl-C or SIGTERM.
 
@@ -43,7 +46,7 @@ def serve(
 
     resolved = resolve(flags)
     settings = resolved.settings
-    refuse_early(resolved)
+    refuse_early(resolved, supervised=supervised)
     logs.configure(settings.log_format)
     for text in resolved.notes:
         log.warning(text)
@@ -56,10 +59,15 @@ def serve(
     else:
         os.environ[CPU_BACKEND_VARIABLE] = settings.cpu_backend
 
+    # Whoever ends a hung engine with SIGABRT finds in the log where every thread stood.
+    faulthandler.enable()
+    if supervised:
+        end_with_parent()
+
     from engine.service import run
 
     try:
-        with nullcontext() if unlisted else registered(folder):
+        with nullcontext() if unlisted or supervised else registered(folder):
             write_launch(folder, flags)
             code = run(engine_config(settings, model, name), service_config(settings))
     except (PortInUse, StateDirLocked) as why:
@@ -69,10 +77,13 @@ def serve(
     raise typer.Exit(code)
 
 
-def refuse_early(resolved: Resolved) -> None:
-    """Refuse what could not be served anyway, before a model is fetched or read."""
+def refuse_early(resolved: Resolved, *, supervised: bool = False) -> None:
+    """Refuse what could not be served anyway, before a model is fetched or read. `supervised`: for an engine whose
+    supervisor holds the port and the state directory for it."""
     check_host(resolved)
     check_free(resolved.settings)
+    if not supervised:
+        check_unclaimed(resolved.settings.port, state_dir(resolved.settings))
 
 
 def find_model(wanted: str) -> tuple[Path, str]:

@@ -39,11 +39,12 @@ def test_the_console_shows_one_frame(running: Box) -> None:
 
 def test_logs_show_the_last_lines_and_no_prompt(running: Box) -> None:
     assert running.tandem("chat", "marmalade", "--max-tokens", "4", "--temperature", "0").returncode == Exit.OK
-    shown = running.tandem("logs", "-n", "2")
+    shown = running.tandem("logs", "-n", "2", "--json")
     assert shown.returncode == Exit.OK
     lines = shown.stdout.splitlines()
     assert len(lines) == 2
     assert json.loads(lines[-1])["event"] == "[req]"
+    assert " [req] id=" in running.tandem("logs", "-n", "1").stdout
     assert "marmalade" not in running.tandem("logs", "-n", "10000").stdout
 
 

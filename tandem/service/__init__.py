@@ -1,0 +1,1 @@
+"""The engine as a service: its watchdog, its supervisor, its log files, its systemd unit, and holding the box."""

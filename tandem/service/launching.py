@@ -1,0 +1,145 @@
+"""Starts an engine in the background under a supervisor of its own, and ends one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from engine.protocol import Status
+from tandem import output
+from tandem.configure import state_dir
+from tandem.exits import CommandError, Exit
+from tandem.flags import to_arguments
+from tandem.origins import Flags, resolve
+from tandem.register import Running
+from tandem.serve import find_model, refuse_early
+from tandem.service.report import read_report
+from tandem.service.rotation import LOG_NAME
+from tandem.service.supervisor import STOP_SLACK_S
+from tandem.settings import ALIAS_PREFIXES, PREFIX
+from tandem.wire import Address, Refused, Unreachable, health
+
+POLL_S = 0.1
+TAIL_LINES = 20
+OWN_LOG_NAME = "supervisor.log"
+"""What a supervisor says before it can write to the engine's log."""
+
+
+def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = None) -> None:
+    """Start a supervisor with its engine in a session of their own, and wait until the engine is ready.
+
+    Raises CommandError: with the engine's own exit code and the end of its log where it ends first, exit 4 where it is
+    not ready in time (it goes on loading).
+    """
+    environ = os.environ if environ is None else environ
+    resolved = resolve(flags, environ)
+    settings = resolved.settings
+    for text in resolved.notes:
+        output.warn(text)
+    refuse_early(resolved)
+    find_model(settings.model)
+    folder = state_dir(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / OWN_LOG_NAME).open("wb") as own_log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tandem.service", *to_arguments(flags)],
+            stdin=subprocess.DEVNULL,
+            stdout=own_log,
+            stderr=own_log,
+            start_new_session=True,
+            env=dict(environ),
+        )
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        if (code := child.poll()) is not None:
+            known = Exit(code) if code in set(Exit) and code else Exit.FAILURE
+            raise CommandError(f"the engine ended while it started (exit {code}):\n{_said(folder)}", known)
+        engine = Running.there(folder)
+        if engine is not None and engine.supervisor == child.pid and engine.record and _is_ready(engine.record.url):
+            output.note(
+                f"ready at {engine.record.url} (process {engine.record.pid}, watched by {child.pid}); "
+                f"log: {folder / LOG_NAME}"
+            )
+            return
+        time.sleep(POLL_S)
+    raise CommandError(
+        f"not ready within {wait_s:g} s; it goes on loading (`tandem status` tells, `tandem stop` ends it):\n"
+        f"{_said(folder)}",
+        Exit.NOT_READY,
+    )
+
+
+def end(engine: Running, timeout_s: float | None = None) -> None:
+    """Ask an engine to drain and end, with its supervisor where it has one, and kill them after `timeout_s`."""
+    supervised = engine.supervisor is not None
+    if timeout_s is None:
+        # A supervisor kills its engine itself, after a drain of its own settings.
+        timeout_s = resolve().settings.drain_timeout + STOP_SLACK_S + (5.0 if supervised else 0.0)
+    pid = engine.supervisor if supervised else engine.pid
+    if pid == 0:
+        raise CommandError(f"the process that holds {engine.state_dir} is not known yet; try again", Exit.NOT_READY)
+    if pid is None or not _signal(pid, signal.SIGTERM):
+        return
+    if not _wait_for(lambda: Running.there(engine.state_dir) is None, timeout_s):
+        left = Running.there(engine.state_dir)
+        for one in (left.pid, left.supervisor) if left else ():
+            if one and Running.there(engine.state_dir) is not None:
+                output.warn(f"process {one} did not end within {timeout_s:g} s; killing it")
+                _signal(one, signal.SIGKILL)
+                _wait_for(lambda: Running.there(engine.state_dir) is None, 5.0)
+        if Running.there(engine.state_dir) is not None:
+            raise CommandError(f"process {pid} cannot be killed")
+    report = read_report(engine.state_dir) if supervised else None
+    if report is not None and report.reason and report.pid == pid:
+        output.warn(f"it did not end by itself: {report.reason}")
+
+
+def environment_of(engine: Running) -> dict[str, str]:
+    """This process's environment with the settings that the engine's had, where this one does not have them itself."""
+    kept = {}
+    with suppress(OSError):
+        raw = Path(f"/proc/{engine.supervisor or engine.pid}/environ").read_bytes()
+        pairs = [entry.decode("utf-8", "surrogateescape").partition("=") for entry in raw.split(b"\0")]
+        kept = {name: value for name, _, value in pairs if name.startswith((PREFIX, *ALIAS_PREFIXES))}
+    return kept | os.environ
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return health(Address.of(url), timeout_s=2.0).status == Status.OK
+    except (Unreachable, Refused):
+        return False
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    """Send a signal; False where the process has gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_for(done: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _said(folder: Path) -> str:
+    """The end of what a start wrote: of the supervisor's own words, else of the engine's log."""
+    for name in (OWN_LOG_NAME, LOG_NAME):
+        with suppress(FileNotFoundError), (folder / name).open(encoding="utf-8", errors="replace") as log:
+            if words := "".join(deque(log, maxlen=TAIL_LINES)).rstrip():
+                return words
+    return "(the log is empty)"

@@ -1,0 +1,93 @@
+"""What a supervisor says of itself and its engine: `supervisor.json` in the state directory, also after its end."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from engine.state_dir import holder
+from tandem.service.claims import SUPERVISOR_LOCK
+from tandem.units import duration
+
+REPORT_NAME = "supervisor.json"
+
+
+class State(StrEnum):
+    """What the supervisor does."""
+
+    WATCHING = "watching"
+    PAUSING = "pausing"
+    """The engine is down; it starts again after the pause."""
+    ENDING = "ending"
+    ENDED = "ended"
+    GAVE_UP = "gave_up"
+    DIED = "died"
+    """It ended without a word. Never written, only seen."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What `supervisor.json` says. `started`, `since` (of `state`) and `last_restart` are Unix times in seconds,
+    `restarts` counts this supervisor's, `last_cause` says what the last was for, `reason` why it gave up."""
+
+    pid: int
+    engine_pid: int | None
+    state: State
+    started: float
+    since: float
+    restarts: int = 0
+    last_restart: float | None = None
+    last_cause: str | None = None
+    reason: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.state in (State.WATCHING, State.PAUSING, State.ENDING)
+
+
+def write_report(state_dir: Path, report: Report) -> None:
+    """Write `supervisor.json` whole or not at all. A disk that takes no more costs the report, not the service."""
+    draft = state_dir / (REPORT_NAME + ".new")
+    try:
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+        draft.replace(state_dir / REPORT_NAME)
+    except OSError:
+        draft.unlink(missing_ok=True)
+
+
+def read_report(state_dir: Path) -> Report | None:
+    """The last report of a state directory; DIED where it speaks of a supervisor that is no more."""
+    try:
+        report = msgspec.json.decode((state_dir / REPORT_NAME).read_bytes(), type=Report)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+    if report.alive and holder(state_dir / SUPERVISOR_LOCK) is None:
+        return msgspec.structs.replace(report, state=State.DIED)
+    return report
+
+
+def describe(report: Report) -> str:
+    """A line for `tandem status`."""
+    return f"service  {_state(report)}" + (f"; {report.reason}" if report.reason else _restarts(report))
+
+
+def _state(report: Report) -> str:
+    who, ago = f"process {report.pid}", duration(max(0.0, time.time() - report.since))
+    return {
+        State.WATCHING: f"watched by {who}",
+        State.PAUSING: f"the engine is down and starts again soon ({who})",
+        State.ENDING: f"ending ({who})",
+        State.ENDED: f"was stopped {ago} ago",
+        State.GAVE_UP: f"gave up {ago} ago",
+        State.DIED: f"its supervisor ({who}) ended without a word",
+    }[report.state]
+
+
+def _restarts(report: Report) -> str:
+    if not report.restarts or report.last_restart is None:
+        return ""
+    ago = duration(max(0.0, time.time() - report.last_restart))
+    times = "restarted once" if report.restarts == 1 else f"restarted {report.restarts} times"
+    return f"; {times}, the last time {ago} ago: {report.last_cause}"

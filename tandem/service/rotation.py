@@ -1,0 +1,151 @@
+"""The background engine's log: written by its supervisor with a bounded size, read and followed by `tandem logs`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Self, TextIO
+
+LOG_NAME = "engine.log"
+LIMIT_BYTES = 10 << 20
+KEPT = 3
+"""Full files kept beside the one being written, `engine.log.1` the newest."""
+
+FOLLOW_S = 0.1
+
+
+class RotatingLog:
+    """Appends whole lines to a file that is put aside when it is full. Any thread may write.
+
+    A disk that takes no more costs lines, never the writer.
+    """
+
+    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES, kept: int = KEPT) -> None:
+        self._path = path
+        self._limit = limit_bytes
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._file: IO[bytes] | None = None
+        self._size = 0
+        self.last_line = ""
+        """The last line that was not empty."""
+
+    def write(self, lines: bytes) -> None:
+        """Write `lines`, which end in a line's end."""
+        words = lines.strip().rpartition(b"\n")[2].decode("utf-8", "replace")
+        with self._lock:
+            self.last_line = words or self.last_line
+            with contextlib.suppress(OSError):
+                file = self._file or self._open()
+                if self._size and self._size + len(lines) > self._limit:
+                    self._close()
+                    self._put_aside()
+                    file = self._open()
+                file.write(lines)
+                self._size += len(lines)
+
+    def rotate(self) -> None:
+        """Begin a new file, if the present one has anything in it."""
+        with self._lock, contextlib.suppress(OSError):
+            self._close()
+            if self._path.exists() and self._path.stat().st_size:
+                self._put_aside()
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> IO[bytes]:
+        self._file = self._path.open("ab", buffering=0)
+        self._size = self._path.stat().st_size
+        return self._file
+
+    def _put_aside(self) -> None:
+        for number in range(self._kept - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                numbered(self._path, number).replace(numbered(self._path, number + 1))
+        self._path.replace(numbered(self._path, 1))
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+def numbered(path: Path, number: int) -> Path:
+    """The file put aside `number` rotations ago; `path` itself for 0."""
+    return path.with_name(f"{path.name}.{number}") if number else path
+
+
+def pump(source: IO[bytes], log: RotatingLog) -> None:
+    """Write what comes from `source` to `log` until it ends, in whole lines; one without an end is cut at 64 KiB."""
+    pending = b""
+    while chunk := os.read(source.fileno(), 65536):
+        pending += chunk
+        whole, end, pending = pending.rpartition(b"\n")
+        if end:
+            log.write(whole + end)
+        if len(pending) > 65536:
+            log.write(pending + b"\n")
+            pending = b""
+    if pending:
+        log.write(pending + b"\n")
+    source.close()
+
+
+def read_back(path: Path, count: int) -> tuple[list[str], TextIO]:
+    """The last `count` lines of a log, from the files put aside too where the newest does not hold as many; and the
+    newest file, open where they end. Raises FileNotFoundError where there is no log."""
+    newest = path.open(encoding="utf-8", errors="replace")
+    lines = deque(newest, maxlen=count)
+    number = 1
+    while len(lines) < count and numbered(path, number).exists():
+        with numbered(path, number).open(encoding="utf-8", errors="replace") as older:
+            lines.extendleft(reversed(deque(older, maxlen=count - len(lines))))
+        number += 1
+    return list(lines), newest
+
+
+def follow(path: Path, file: TextIO, *, ended: Callable[[], bool] = lambda: False) -> Iterator[str]:
+    """Every line written to the log at `path` after where `file`, its newest, stands, through rotations and restarts,
+    until `ended`. Closes what it opens."""
+    pending = ""
+    try:
+        while True:
+            if part := file.readline():
+                pending += part
+                if pending.endswith("\n"):
+                    yield pending
+                    pending = ""
+            elif _moved(path, file.fileno()):
+                # What was written between the last look and the rotation is still in the old file.
+                rest = pending + file.read()
+                yield from rest.splitlines(keepends=True)
+                file.close()
+                file, pending = path.open(encoding="utf-8", errors="replace"), ""
+            elif ended():
+                return
+            else:
+                time.sleep(FOLLOW_S)
+    finally:
+        file.close()
+
+
+def _moved(path: Path, descriptor: int) -> bool:
+    """Whether `path` is another file by now."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return there.st_ino != os.fstat(descriptor).st_ino

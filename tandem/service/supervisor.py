@@ -1,0 +1,275 @@
+"""Runs an engine as its child: watches it, restarts it, ends it, and keeps its log."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from engine.notify import standstill
+from engine.protocol import Status
+from engine.state_dir import read_record
+from tandem.exits import Exit
+from tandem.service import watchdog
+from tandem.service.report import Report, State, write_report
+from tandem.service.rotation import RotatingLog, pump
+from tandem.service.watchdog import Decision, Finished, GiveUp, Nothing, Policy, Restart, Seen
+from tandem.wire import Address, Refused, Unreachable, health
+
+LAST_WORDS_S = 5.0
+"""How long a hung engine may take to write down where its threads stand before it is killed."""
+
+STOP_SLACK_S = 15.0
+"""What ending may take beside the drain before the engine is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    pid: int
+    seen: Seen
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    pid: int
+    code: int
+
+
+Event = Signalled | Probed | Exited
+Probe = Callable[[Path, int, float], tuple[Seen, str]]
+"""Asks the engine of a state directory and a process how it is, for at most some seconds."""
+
+
+def ask_health(state_dir: Path, pid: int, within_s: float) -> tuple[Seen, str]:
+    """Probe an engine through its `/health`."""
+    record = read_record(state_dir)
+    if record is None or record.pid != pid:
+        return Seen.SILENT, "it has not opened its port"
+    try:
+        found = health(Address.of(record.url), timeout_s=within_s)
+    except (Unreachable, Refused) as why:
+        return Seen.SILENT, why.message
+    if found.status is Status.LOADING:
+        return Seen.LOADING, ""
+    if found.status is Status.DRAINING:
+        return Seen.DRAINING, ""
+    stuck = standstill(found)
+    return (Seen.OK, "") if stuck is None else (Seen.STUCK, stuck)
+
+
+class Supervisor:
+    """One engine's life after life. `run` is to be called on the main thread: it takes the signals."""
+
+    def __init__(
+        self,
+        command: list[str],
+        state_dir: Path,
+        log: RotatingLog,
+        *,
+        policy: Policy,
+        drain_s: float,
+        pid: int,
+        as_json: bool = True,
+        probe: Probe = ask_health,
+    ) -> None:
+        self._command = command
+        self._state_dir = state_dir
+        self._log = log
+        self._policy = policy
+        self._end_s = drain_s + STOP_SLACK_S
+        self._as_json = as_json
+        self._probe = probe
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._stopping = False
+        self._killed = False
+        self._report = Report(pid=pid, engine_pid=None, state=State.WATCHING, started=time.time(), since=time.time())
+
+    def run(self) -> int:
+        """Keep an engine running until a signal, its own good end, or it is given up. Returns the exit code: 0 where it
+        ended as told, else the engine's."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, _frame: self._events.put(Signalled(number)))
+        watch: watchdog.Watch | None = None
+        while True:
+            watch = watchdog.started(watch, time.monotonic())
+            life = self._start()
+            decision, watch = self._watch(life, watch)
+            code = life.end(self._log_line)
+            if isinstance(decision, Restart):
+                self._say("warning", f"the engine is restarted in {decision.pause_s:g} s: {decision.cause}")
+                self._restarting(decision.cause)
+                if self._pause(decision.pause_s):
+                    continue
+                decision, code = Finished(), 0
+            if isinstance(decision, GiveUp):
+                self._say("error", f"given up: {decision.reason}")
+                self._tell(State.GAVE_UP, reason=decision.reason)
+                return code if code > 0 else Exit.FAILURE
+            self._tell(State.ENDED, reason="it had to be killed" if self._killed else None)
+            return max(code, 0)
+
+    def _start(self) -> _Life:
+        life = _Life(self._command, self._log, self._events, self._state_dir, self._policy, self._probe)
+        self._tell(State.WATCHING, engine_pid=life.pid)
+        return life
+
+    def _watch(self, life: _Life, watch: watchdog.Watch) -> tuple[Decision, watchdog.Watch]:
+        """Until the engine has ended or must be ended."""
+        kill_at: float | None = None
+        while True:
+            event = self._next(kill_at)
+            if event is None:
+                self._say("warning", f"process {life.pid} did not end within {self._end_s:g} s; killing it")
+                self._killed, kill_at = True, None
+                life.signal(signal.SIGKILL)
+                continue
+            decision: Decision = Nothing()
+            match event:
+                case Signalled():
+                    life.signal(signal.SIGTERM)
+                    if not self._stopping:
+                        self._stopping = True
+                        kill_at = time.monotonic() + self._end_s
+                        self._tell(State.ENDING, engine_pid=life.pid)
+                case Exited(pid=life.pid, code=code):
+                    words = how_it_ended(code, self._log.last_line)
+                    watch, decision = watchdog.exited(self._policy, watch, code, words)
+                    if self._stopping:
+                        decision = Finished()
+                case Probed(pid=life.pid, seen=seen, detail=detail) if not self._stopping:
+                    watch, decision = watchdog.probed(self._policy, watch, time.monotonic(), seen, detail)
+                case _:
+                    pass
+            if not isinstance(decision, Nothing):
+                return decision, watch
+
+    def _next(self, until: float | None) -> Event | None:
+        """The next event; None where `until` comes first."""
+        try:
+            return self._events.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except Empty:
+            return None
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; False where a signal came."""
+        until = time.monotonic() + seconds
+        while (event := self._next(until)) is not None:
+            if isinstance(event, Signalled):
+                return False
+        return True
+
+    def _restarting(self, cause: str) -> None:
+        self._report = msgspec.structs.replace(
+            self._report, restarts=self._report.restarts + 1, last_restart=time.time(), last_cause=cause
+        )
+        self._tell(State.PAUSING)
+
+    def _tell(self, state: State, *, engine_pid: int | None = None, reason: str | None = None) -> None:
+        """Report a new state."""
+        self._report = msgspec.structs.replace(
+            self._report, state=state, since=time.time(), engine_pid=engine_pid, reason=reason
+        )
+        write_report(self._state_dir, self._report)
+
+    def _say(self, level: str, text: str) -> None:
+        """A line of the supervisor's own in the log, which looks as the engine's do."""
+        now = datetime.now(UTC)
+        if self._as_json:
+            line = {"event": text, "level": level, "logger": "tandem.supervisor", "timestamp": now.isoformat()}
+            self._log.write(msgspec.json.encode(line) + b"\n")
+        else:
+            self._log.write(f"{now.astimezone():%H:%M:%S} [{level}] {text} [tandem.supervisor]\n".encode())
+
+    def _log_line(self, text: str) -> None:
+        self._say("warning", text)
+
+
+class _Life:
+    """One process of the engine with the threads that wait for it, ask it and read its log."""
+
+    def __init__(
+        self,
+        command: list[str],
+        log: RotatingLog,
+        events: SimpleQueue[Event],
+        state_dir: Path,
+        policy: Policy,
+        probe: Probe,
+    ) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+        )
+        self.pid = self._process.pid
+        self._over = threading.Event()
+        assert self._process.stdout is not None
+        self._pump = threading.Thread(target=pump, args=(self._process.stdout, log), daemon=True)
+        self._pump.start()
+
+        def wait() -> None:
+            code = self._process.wait()
+            # Its last words belong to the reason that is given for its end.
+            self._pump.join(1.0)
+            events.put(Exited(self.pid, code))
+
+        def ask() -> None:
+            while not self._over.wait(policy.probe_s):
+                events.put(Probed(self.pid, *probe(state_dir, self.pid, policy.answer_s)))
+
+        threading.Thread(target=wait, daemon=True).start()
+        threading.Thread(target=ask, daemon=True).start()
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def end(self, say: Callable[[str], None]) -> int:
+        """End what is left of it, which does not answer any more; returns its exit code."""
+        self._over.set()
+        if self._process.poll() is None:
+            say(f"process {self.pid} is asked where its threads stand, then killed")
+            self.signal(signal.SIGABRT)
+            try:
+                self._process.wait(LAST_WORDS_S)
+            except subprocess.TimeoutExpired:
+                self.signal(signal.SIGKILL)
+                self._process.wait()
+        self._pump.join(1.0)
+        return self._process.returncode
+
+
+def how_it_ended(code: int, last_line: str) -> str:
+    """The end of a process in words, with the last line of its log where it ended by itself."""
+    if code >= 0:
+        words = _words_of(last_line)
+        return f"the engine ended with exit code {code}" + (f" ({words})" if words else "")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    by_kernel = "; the kernel does that when memory runs out" if -code == signal.SIGKILL else ""
+    return f"the engine was ended by {name}{by_kernel}"
+
+
+def _words_of(line: str) -> str:
+    """What a log line says, without its dress."""
+    try:
+        event = msgspec.json.decode(line.encode(), type=dict[str, object]).get("event", line)
+    except msgspec.MsgspecError:
+        event = line
+    text = " ".join(str(event).split())
+    return text if len(text) <= 200 else text[:199] + "…"
