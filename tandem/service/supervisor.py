@@ -16,14 +16,14 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from engine.notify import standstill
-from engine.protocol import Status
+from engine.protocol import Status, decode_health
 from engine.state_dir import read_record
 from tandem.exits import Exit
 from tandem.service import watchdog
 from tandem.service.report import Report, State, write_report
 from tandem.service.rotation import RotatingLog, pump
 from tandem.service.watchdog import Decision, Finished, GiveUp, Nothing, Policy, Restart, Seen
-from tandem.wire import Address, Refused, Unreachable, health
+from tandem.wire import Address, Unreachable, get
 
 LAST_WORDS_S = 5.0
 """How long a hung engine may take to write down where its threads stand before it is killed."""
@@ -61,9 +61,15 @@ def ask_health(state_dir: Path, pid: int, within_s: float) -> tuple[Seen, str]:
     if record is None or record.pid != pid:
         return Seen.SILENT, "it has not opened its port"
     try:
-        found = health(Address.of(record.url), timeout_s=within_s)
-    except (Unreachable, Refused) as why:
+        code, body = get(Address.of(record.url), "/health", timeout_s=within_s)
+        found = decode_health(body) if body else None
+    except Unreachable as why:
         return Seen.SILENT, why.message
+    except msgspec.MsgspecError as why:
+        return Seen.SILENT, f"what answers on its port is not it: {why}"
+    if found is None:
+        # On an address of the network the body is for whoever has a token; the status says enough to leave it alone.
+        return (Seen.OK if code == 200 else Seen.LOADING), ""
     if found.status is Status.LOADING:
         return Seen.LOADING, ""
     if found.status is Status.DRAINING:
