@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pexpect
 import pytest
 
+from tandem.cli import run
 from tandem.exits import Exit
 from tests.service.conftest import LONG_S, Box
 
@@ -76,3 +80,37 @@ def test_a_prompt_through_a_pipe(running: Box) -> None:
     done = running.tandem("chat", "--json", "--max-tokens", "4", "--temperature", "0", stdin="Say yes.")
     assert done.returncode == Exit.OK
     assert json.loads(done.stdout)["usage"]["completion_tokens"] <= 4
+
+
+def test_a_key_made_beside_a_running_engine_and_a_client_set_up_for_it(
+    running: Box, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snippet for the OpenAI SDK as it is printed, against an engine that gets its first key while it runs."""
+    for name in ("TANDEM_CONFIG_DIR", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, running.env[name])
+
+    def tandem(*args: str) -> str:
+        assert run(args) == Exit.OK
+        return capsys.readouterr().out
+
+    key = tandem("secrets", "add", "openai").strip()
+    try:
+        assert run(["chat", "Say yes."]) == Exit.FAILURE
+        assert "401 invalid_api_key" in capsys.readouterr().err
+        snippet = tmp_path / "snippet.py"
+        snippet.write_text(tandem("doctor", "--client", "openai"))
+        answer = subprocess.run(
+            [sys.executable, str(snippet)],
+            env=running.env | {"TANDEM_API_KEY": key},
+            capture_output=True,
+            text=True,
+            timeout=LONG_S,
+        )
+        assert answer.returncode == 0, answer.stderr
+        assert answer.stdout.strip()
+        log = (running.state_dir / "engine.log").read_text()
+        last = json.loads(log.splitlines()[-1])
+        assert (last["event"], last["client"]) == ("[req]", "openai")
+        assert key not in log
+    finally:
+        tandem("secrets", "remove", "openai")

@@ -1,18 +1,31 @@
-"""`tandem doctor`: the advice as arithmetic, and what it finds on a box."""
+"""`tandem doctor`: what it finds on a box, and the advice as arithmetic."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from engine.listening import bind
+from engine.protocol import RoundStat
+from engine.state_dir import ServiceRecord, lock_state_dir, write_record
+from tandem.advice import MOST_SLOTS, recommend, say
 from tandem.cli import run
-from tandem.doctor import MOST_SLOTS, recommend
+from tandem.examine import _colours
 from tandem.exits import Exit
+from tandem.linger import linger
+from tandem.paths import default_state_dir
 
 GIB = 1 << 30
 ROW = 22 << 10
+SECTIONS = (
+    "driver torch compiler python cores memory port lock disk models model secrets linger terminal".split()  # noqa: SIM905
+)
+
+
+def round_stat(rows: int, mean_ms: float) -> RoundStat:
+    return RoundStat(rows=rows, rounds=9, mean_ms=mean_ms, p95_ms=mean_ms, tokens_per_round=rows, ms_total=9 * mean_ms)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +54,43 @@ def test_the_recommended_slots(room_rows: int, cores: int, slots: int, words: st
     assert advice.slots == slots
     assert words in advice.reason
     assert (advice.main_bytes, advice.side_bytes) == (8192 * ROW, 4096 * ROW)
+    for count, cost in enumerate(advice.costs, start=1):
+        kv_rows = 8192 + 4096 * (count - 1)
+        assert (cost.slots, cost.kv_bytes, cost.left_bytes) == (count, kv_rows * ROW, (room_rows - kv_rows) * ROW)
+        assert (cost.round_ms, cost.round_ratio) == (None, None)
+    assert ("too little" in say(advice)) == any(cost.left_bytes < 0 for cost in advice.costs)
+    assert "Round times are not measured" in say(advice)
+
+
+def test_round_times_are_those_an_engine_measured() -> None:
+    advice = recommend(
+        row_bytes=ROW,
+        main_window=8192,
+        side_window=4096,
+        weights=0,
+        room=10**6 * ROW,
+        cores=2,
+        rounds={1: round_stat(1, 5.0), 4: round_stat(4, 15.0)},
+    )
+    assert [(cost.round_ms, cost.round_ratio) for cost in advice.costs] == [
+        (5.0, 1.0),
+        (None, None),
+        (None, None),
+        (15.0, 3.0),
+    ]
+    assert "15.0 ms, 3.00 of a round of one, 0.75 each" in say(advice)
+    assert "Round times are not measured" not in say(advice)
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
     report = json.loads(capsys.readouterr().out)
     return {line["what"]: (line["verdict"], line["detail"]) for line in report["lines"]}
+
+
+def test_every_section_is_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_PORT", "0")
+    assert run(["doctor", "--json"]) == Exit.OK
+    assert list(lines_of(capsys)) == SECTIONS
 
 
 def test_a_taken_port_keeps_an_engine_from_starting(
@@ -57,19 +102,36 @@ def test_a_taken_port_keeps_an_engine_from_starting(
         assert run(["doctor", "--json"]) == Exit.FAILURE
     finally:
         listening.close()
-    verdict, detail = lines_of(capsys)["address"]
+    verdict, detail = lines_of(capsys)["port"]
     assert verdict == "fail"
     assert f"port {listening.port}" in detail
+
+
+def test_an_engine_of_ones_own_that_runs_is_no_fault(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening = bind("127.0.0.1", 0)
+    monkeypatch.setenv("TANDEM_PORT", str(listening.port))
+    listening.close()
+    folder = default_state_dir()
+    with lock_state_dir(folder):
+        write_record(folder, ServiceRecord(pid=4321, url=listening.url, started=0.0, version="0"))
+        assert run(["doctor", "--json"]) == Exit.OK
+    lines = lines_of(capsys)
+    assert lines["port"] == ("note", f"{listening.url} is served by your engine, process 4321")
+    assert lines["lock"][0] == "note"
+    assert "held by process 4321" in lines["lock"][1]
 
 
 def test_an_unknown_model_is_named_with_the_known_ones(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TANDEM_PORT", "0")
-    assert run(["doctor", "--json", "--model", "no-such-model"]) == Exit.FAILURE
-    verdict, detail = lines_of(capsys)["model"]
-    assert verdict == "fail"
-    assert "smollm2-135m" in detail
+    assert run(["doctor", "--json", "--model", "no-such-model"]) == Exit.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no-such-model" in captured.err
+    assert "smollm2-135m" in captured.err
 
 
 def test_a_floor_above_the_memory_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,10 +141,50 @@ def test_a_floor_above_the_memory_is_told(capsys: pytest.CaptureFixture[str], mo
     assert lines_of(capsys)["memory"][0] == "fail"
 
 
+def test_a_host_that_wants_keys_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_PORT", "0")
+    monkeypatch.setenv("TANDEM_HOST", "0.0.0.0")
+    assert run(["doctor", "--json"]) == Exit.FAILURE
+    verdict, detail = lines_of(capsys)["secrets"]
+    assert verdict == "fail"
+    assert "tandem secrets add" in detail
+    assert run(["secrets", "add", "phone"]) == Exit.OK
+    capsys.readouterr()
+    assert run(["doctor", "--json"]) == Exit.OK
+    assert lines_of(capsys)["secrets"][1].startswith("1 API key in ")
+
+
 def test_a_model_that_is_not_fetched_is_no_failure(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TANDEM_PORT", "0")
     monkeypatch.setenv("TANDEM_CACHE_DIR", str(tmp_path))
     assert run(["doctor"]) == Exit.OK
     assert "tandem models pull smollm2-135m" in capsys.readouterr().out
+
+
+def test_who_lingers(tmp_path: Path) -> None:
+    systemd, lingering = tmp_path / "systemd", tmp_path / "linger"
+    assert linger(systemd=systemd, lingering=lingering).lingers is None
+    systemd.mkdir()
+    found = linger(systemd=systemd, lingering=lingering)
+    assert found.lingers is False
+    assert found.fix == f"sudo loginctl enable-linger {found.user}"
+    lingering.mkdir()
+    (lingering / found.user).touch()
+    assert linger(systemd=systemd, lingering=lingering).lingers
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"TERM": "xterm-256color"}, "256 colours"),
+        ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, "16 million colours"),
+        ({"TERM": "xterm-256color", "COLORTERM": "truecolor", "NO_COLOR": "1"}, "no colours (NO_COLOR)"),
+        ({"TERM": "xterm", "NO_COLOR": ""}, "16 colours"),
+        ({"TERM": "dumb"}, "no colours"),
+        ({}, "no colours"),
+    ],
+)
+def test_the_colours_of_a_terminal(environ: dict[str, str], words: str) -> None:
+    assert _colours(environ) == words

@@ -22,7 +22,7 @@ SEED_LIMIT = 1 << 63
 LEAST_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0
 """Factors on logits in float32: far beyond any use, and far from where a logit would overflow."""
 
-_NOT_BUILT = {
+NOT_BUILT = {
     "tools": "tools are",
     "functions": "functions are",
     "function_call": "function calls are",
@@ -88,7 +88,7 @@ def read_common(fields: Fields, model: ServedModel) -> Common:
 
 
 def refuse_unbuilt(fields: Fields) -> None:
-    for name, what in _NOT_BUILT.items():
+    for name, what in NOT_BUILT.items():
         value = fields.get(name)
         if value is None or value is False or value in ([], {}, 0, "", "none") or _is_text_format(name, value):
             continue
