@@ -13,8 +13,9 @@ class EngineConfig:
     """What an engine is started with. Sizes in bytes, times in seconds, lengths in tokens.
 
     None means "by the box": `max_len` the model's own window as far as the box holds it, `side_max_len`
-    min(65,536, max_len), `floor_bytes` min(15 GiB, 10 % of total), `hard_floor_bytes` two thirds of the floor,
-    `side_min_room` min(16,384, a quarter of the side window), `threads` the cores this process may use.
+    min(65,536, max_len), `decode_share` 0.5 and on a card 0.35, `floor_bytes` min(15 GiB, 10 % of total),
+    `hard_floor_bytes` two thirds of the floor, `side_min_room` min(16,384, a quarter of the side window), `threads` the
+    cores this process may use.
     """
 
     model: Path
@@ -27,7 +28,7 @@ class EngineConfig:
     kv_pool: bool = True
     kv_margin_rows: int = 256
     prefill_chunk: int | None = None
-    decode_share: float = 0.5
+    decode_share: float | None = None
     queue_limit: int = 8
     queue_timeout_s: float = 240.0
     request_timeout_s: float = 3600.0

@@ -119,10 +119,11 @@ def load_on_card(
         except Exception as error:
             raise _refusal(card, baseline, error) from error
     allocator.empty()
-    return OnCard(runner, _memory(opened, card, baseline=baseline))
+    return OnCard(runner, card_memory(opened, card, baseline))
 
 
-def _memory(opened: OpenCard, card: Card, *, baseline: MemoryReading) -> KvMemory:
+def card_memory(opened: OpenCard, card: Card, baseline: MemoryReading) -> KvMemory:
+    """The card's memory as the KV will lie in it; `baseline` is what it had before anything was loaded."""
     allocator = opened.allocator
     driver = opened.driver()
     blocks = AllocatorBlocks(allocator)

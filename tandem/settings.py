@@ -224,8 +224,13 @@ class Settings:
         unit="tokens",
         flag=True,
     )
-    decode_share: float = _row(
-        TURNS, Real(0, 1), 0.5, "The share of time that running answers keep while a prompt is read.", flag=True
+    decode_share: float | None = _row(
+        TURNS,
+        Real(0, 0.95),
+        None,
+        "The share of time that running answers keep while a prompt is read.",
+        default_text="0.5, on a GPU 0.35",
+        flag=True,
     )
 
     queue_limit: int = _row(

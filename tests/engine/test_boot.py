@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.boot import resolve_windows
+from engine.boot import Parts, boot, resolve_windows
 from engine.config import EngineConfig
+from engine.inbox import Inbox
+from engine.memory.card import AllocatorBlocks
+from engine.memory.probe import FixedProbe
 from engine.roles.planned import IDLE_LOOK_S
-from tests.support.fake_model import ROW_BYTES, FakeClock, Rig, greedy, reading
+from engine.state import KvMemory
+from tests.support.fake_card import FakeCard
+from tests.support.fake_model import ROW_BYTES, FakeClock, FakeRunner, Rig, fake_model, greedy, reading
 
 Make = Callable[..., Rig]
 BASE = EngineConfig(model=Path("fake"), model_name="fake")
@@ -101,3 +106,18 @@ def test_roles_are_planned_again_as_memory_changes(rig: Make, tmp_path: Path) ->
     (role,) = r.engine.health().roles
     assert (role.decision, role.since_s) == ("refuse", pytest.approx(1))
     assert "would refuse it: would leave" in role.reason
+
+
+@pytest.mark.parametrize(("asked", "owed"), [(None, 0.35 / 0.65), (0.75, 3.0)])
+def test_decoding_keeps_less_of_a_card_unless_a_share_is_set(asked: float | None, owed: float) -> None:
+    """What a chunk of a second owes to decoding."""
+    card = FakeCard()
+    memory = KvMemory("cuda:0", FixedProbe(reading()), reading(), card.plain(), AllocatorBlocks(card), "no pages")
+    model = replace(fake_model(FakeRunner(), 64), kv_memory=memory)
+    config = EngineConfig(Path("fake"), "fake", max_len=64, decode_share=asked)
+    share = boot(config, Parts(lambda *_: model, lambda: FixedProbe(reading())), Inbox(1), lambda _: None).share
+    share.chunk_ran(1.0, decoding=1)
+    share.round_ran(owed - 0.01)
+    assert not share.may_read(decoding=1)
+    share.round_ran(0.02)
+    assert share.may_read(decoding=1)

@@ -19,6 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.gpu.beside import beside
 from tests.gpu.bits import bits_products, bits_program
 from tests.gpu.rates import card, packed, products, prompt, step, trace
 from tests.gpu.real import model, vmm
@@ -50,6 +51,7 @@ def main() -> None:
     shapes = args.shape or list(SHAPES)
     work: dict[str, Callable[[], None]] = {
         "card": card,
+        "beside": lambda: [beside(shape) for shape in shapes],  # type: ignore[func-returns-value]
         "vmm": lambda: vmm(shapes),
         "model": lambda: model(args.model),
         "tune": lambda: tune(shapes, args.out),
