@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,18 +19,24 @@ from textual.message import Message
 from textual.widgets import Input
 
 from console import paint
-from console.actions import ACTIONS
+from console.actions import ACTIONS, acts_in
+from console.asks import Act, Desk, Verb
+from console.clerk import Clerk, FeedCame, OrderDone, Seen
 from console.client import BadAddress, HealthClient, Unreachable
-from console.cursor import moved
-from console.history import History
+from console.cursor import moved, paged
+from console.feeding import FEED_S
+from console.history import History, ended_requests
 from console.look import colour_look, plain_look
 from console.recording import NotARecording, Recorder
-from console.screen import Link
+from console.screen import Link, ScreenView
+from console.spans import literal
 from console.view import screen_view
 from console.views import ViewName, ViewState
 from console.widgets.board import Board
+from console.widgets.confirm import ConfirmScreen
 from console.widgets.filter_bar import FilterBar
 from console.widgets.help_screen import HelpScreen
+from console.widgets.notice import NoticeBar
 from engine.protocol import Health
 
 POLL_S = 0.25
@@ -42,8 +49,8 @@ USAGE = 2
 FAILURE = 1
 
 
-class HealthSource(Protocol):
-    """Where snapshots come from; raises Unreachable."""
+class HealthSource(Desk, Protocol):
+    """Where snapshots come from, and what answers the other questions; raises Unreachable."""
 
     url: str
 
@@ -66,10 +73,11 @@ class SnapshotMissed(Message):
 
 
 class ConsoleApp(App[int]):
-    """The whole screen. `source` is asked every `poll_s`, after a failure every `retry_s`.
+    """The whole screen. `source` is asked every `poll_s`, after a failure every `retry_s`, for what a view needs beside
+    the snapshot every `feed_s`.
 
-    `recorder` is one that the source feeds, looked at for its trouble; `clock` gives monotonic seconds (a fake one in
-    tests).
+    `recorder` is one that the source feeds, looked at for its trouble; `writes` allows orders to the engine; `clock`
+    gives monotonic seconds (a fake one in tests).
     """
 
     TITLE = "tandem console"
@@ -95,6 +103,8 @@ class ConsoleApp(App[int]):
         clock: Callable[[], float] = time.monotonic,
         poll_s: float = POLL_S,
         retry_s: float = RETRY_S,
+        feed_s: float = FEED_S,
+        writes: bool = False,
     ) -> None:
         plain = "NO_COLOR" in os.environ
         # Textual strips colour altogether only where it lets the terminal's own colours through.
@@ -112,10 +122,13 @@ class ConsoleApp(App[int]):
         self._error: str | None = None
         self._open = ViewName.OVERVIEW
         self._states = {name: ViewState() for name in ViewName}
+        self._view: ScreenView | None = None
+        self._clerk = Clerk(self, source, self._seen, writes=writes, every_s=feed_s)
 
     def compose(self) -> ComposeResult:
         yield self.board
         yield FilterBar()
+        yield NoticeBar(self._look)
 
     def on_mount(self) -> None:
         self.animation_level = "none"
@@ -168,8 +181,29 @@ class ConsoleApp(App[int]):
         notice = self._recorder.trouble if self._recorder else None
         link = Link(self._source.url, age, self._error, paused=self._held is not None, notice=notice)
         health = shown[0] if shown else None
-        view = screen_view(health, self._history.track(), link, self.state.filter, textures=self._look.plain)
+        view = screen_view(
+            health,
+            self._history.track(),
+            link,
+            self.state.filter,
+            textures=self._look.plain,
+            fed=self._clerk.fed,
+            writes=self._clerk.writes,
+        )
+        self._view = view
         self._states[self._open] = self.board.show(view, self._open, self.state)
+
+    def _seen(self) -> Seen:
+        """What the clerk goes by."""
+        health = self._latest[0] if self._latest else None
+        return Seen(
+            name=self._open,
+            state=self.state,
+            view=self._view,
+            ended=ended_requests(health) if health is not None else 0,
+            at_end=self.board.at_end,
+            paused=self._held is not None,
+        )
 
     @property
     def open_view(self) -> ViewName:
@@ -184,6 +218,17 @@ class ConsoleApp(App[int]):
     def _change(self, state: ViewState) -> None:
         self._states[self._open] = state
         self._show()
+        self._clerk.nudge()
+
+    def on_feed_came(self, message: FeedCame) -> None:
+        self._clerk.take(message.came)
+        self._show()
+
+    def on_order_done(self, message: OrderDone) -> None:
+        self._say(message.reply.message, good=message.reply.done)
+
+    def _say(self, text: str, *, good: bool) -> None:
+        self.query_one(NoticeBar).say(literal(text), good=good)
 
     async def action_quit(self) -> None:
         self.exit(0)
@@ -212,7 +257,11 @@ class ConsoleApp(App[int]):
             self._change(moved(sheet, self.state, rows, self.board.view_height))
 
     def action_page(self, pages: int) -> None:
-        self.action_move(pages * (max(1, self.board.view_height - 3) if self.board.sheet else _PANEL_PAGE))
+        sheet = self.board.sheet
+        if sheet is None:
+            self.board.scroll_chosen(pages * _PANEL_PAGE)
+        else:
+            self._change(paged(sheet, self.state, pages, self.board.view_height))
 
     def action_move_to_end(self, last: bool) -> None:
         self.action_move(_ALL if last else -_ALL)
@@ -220,12 +269,44 @@ class ConsoleApp(App[int]):
     def action_open(self) -> None:
         if self._open is ViewName.OVERVIEW:
             self.action_view(paint.OPENS[self.board.chosen])
-        elif self.state.cursor is not None:
+        elif self._open is ViewName.LOG:
+            self._open_request(self._clerk.request())
+        elif self.state.cursor is not None and self._open in paint.OPENING:
             self._change(replace(self.state, detail=self.state.cursor, offset=0))
 
     def action_view(self, name: str) -> None:
         self._open = ViewName(name)
         self._show()
+        self._clerk.attend(self._open)
+
+    def action_order(self, verb: str) -> None:
+        """Ask before anything is done to the engine; where nothing can be, say why."""
+        asked = self._clerk.order(Verb(verb))
+        act = self._clerk.chosen(Verb(verb))
+        if isinstance(asked, str) or act is None:
+            self._say(str(asked), good=False)
+        else:
+            self.push_screen(ConfirmScreen(self._look, asked, self._source.url), partial(self._confirmed, act))
+
+    def _confirmed(self, act: Act, yes: bool | None) -> None:
+        if yes:
+            self._clerk.carry_out(act)
+
+    def action_log_of_request(self) -> None:
+        """The log, with only the lines of the chosen request."""
+        request = self._clerk.request()
+        if request is not None:
+            self._states[ViewName.LOG] = ViewState(filter=request)
+            self.action_view(ViewName.LOG)
+
+    def _open_request(self, request: str | None) -> None:
+        if request is not None:
+            self._states[ViewName.REQUESTS] = ViewState(detail=request)
+            self.action_view(ViewName.REQUESTS)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A key that belongs to some views does nothing in the others."""
+        return acts_in(action, parameters, self._open)
 
     async def action_back(self) -> None:
         if self.state.detail is not None:

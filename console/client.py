@@ -1,22 +1,31 @@
-"""The console's only network code: asks an engine's `/health` and says in one sentence what went wrong."""
+"""The console's only network code: asks an engine, and says in one sentence what went wrong."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from engine.protocol import CONTRACT, Health, decode_health
+from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable, Verb
+from engine.protocol import CONTRACT, ActionReply, Health, LedgerRow, LogPage, RequestsPage, decode_health
+
+__all__ = ["BadAddress", "HealthClient", "Unreachable"]
 
 _TIMEOUT = httpx.Timeout(2.0)
+# An engine acts between two rounds, and a round of many slots takes its time.
+_ACT_TIMEOUT = httpx.Timeout(10.0)
 _WANTS_TOKEN = "the rest wants a token, set TANDEM_METRICS_TOKEN"
+_WANTS_ADMIN = "set TANDEM_ADMIN_TOKEN to the engine's admin token"
+_NO_LEDGER = "this engine has no ledger"
+_NO_LOG = "this engine keeps no log to show"
+_NO_ACTIONS = "this engine takes no actions"
 
-
-class Unreachable(Exception):
-    """No usable snapshot came back; the text says why, in words for the screen."""
+T = TypeVar("T")
 
 
 class BadAddress(ValueError):
@@ -32,7 +41,7 @@ class Tap(Protocol):
 
 
 class HealthClient:
-    """One kept-alive connection to `URL/health`. Use as an async context manager; raises BadAddress."""
+    """Kept-alive connections to one engine. Use as an async context manager; raises BadAddress."""
 
     def __init__(self, url: str, tap: Tap | None = None) -> None:
         self.url = url.rstrip("/")
@@ -44,7 +53,7 @@ class HealthClient:
         if address.scheme not in ("http", "https") or not address.host:
             raise BadAddress(f"--url {url}: must be an address like http://127.0.0.1:8000")
         # Proxies of the environment are for the outside world; an engine is asked directly.
-        self._http = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=_headers())
+        self._http = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=_reading())
         self._request = self._http.build_request("GET", f"{self.url}/health")
 
     async def fetch(self) -> Health:
@@ -60,12 +69,7 @@ class HealthClient:
         return health
 
     async def _ask(self) -> tuple[Health, bytes]:
-        try:
-            response = await self._http.send(self._request)
-        except httpx.TimeoutException:
-            raise Unreachable(f"no answer within {_TIMEOUT.read:.0f} s") from None
-        except httpx.HTTPError as error:
-            raise Unreachable(_why(error)) from error
+        response = await self._send(self._request)
         if response.status_code in (401, 403):
             raise Unreachable(f"status {response.status_code}: {_WANTS_TOKEN}")
         try:
@@ -74,6 +78,61 @@ class HealthClient:
             if status := _status_alone(response.content):
                 raise Unreachable(f"it says only “{status}”: {_WANTS_TOKEN}") from None
             raise Unreachable(f"status {response.status_code}, not a {CONTRACT} body: {error}") from error
+
+    async def fetch_requests(self, query: RequestsQuery) -> RequestsPage:
+        """A page of the ledger, newest first; raises Unreachable, or Unknown where the engine has no ledger."""
+        given = {"limit": str(query.limit), "q": query.text, "before": query.before or ""}
+        return await self._read("/admin/requests", given, RequestsPage, _NO_LEDGER)
+
+    async def fetch_request(self, request_id: str) -> LedgerRow:
+        """One request's row; raises Unreachable, or Unknown where the ledger has none of that id."""
+        return await self._read(f"/admin/requests/{quote(request_id, safe='')}", {}, LedgerRow, _NO_LEDGER)
+
+    async def fetch_log(self, after: int, limit: int = LOG_PAGE) -> LogPage:
+        """Log lines later than number `after`, at most `limit`; raises Unreachable, or Unknown without a log."""
+        return await self._read("/admin/log", {"after": str(after), "limit": str(limit)}, LogPage, _NO_LOG)
+
+    async def act(self, act: Act) -> ActionReply:
+        """Have the engine do something; a refusal is a reply too. Raises Unreachable where no answer came."""
+        kind = "requests" if act.verb is Verb.CANCEL else "roles"
+        path = f"/admin/{kind}/{quote(act.target, safe='')}/{act.verb}"
+        response = await self._send(
+            self._http.build_request("POST", self.url + path, headers=_acting(), timeout=_ACT_TIMEOUT)
+        )
+        try:
+            return msgspec.json.decode(response.content, type=ActionReply)
+        except msgspec.MsgspecError:
+            why, code = _complaint(response)
+        if response.status_code in (401, 403):
+            why = f"{why}; {_WANTS_ADMIN}"
+        elif code == "unknown_route":
+            why = _NO_ACTIONS
+        return ActionReply(done=False, message=why)
+
+    async def _read(self, path: str, given: Mapping[str, str], kind: type[T], missing: str) -> T:
+        """The body of a GET as `kind`; `missing` says what an engine lacks that does not know the path."""
+        asked = {name: value for name, value in given.items() if value}
+        response = await self._send(self._http.build_request("GET", self.url + path, params=asked))
+        if response.status_code == 200:
+            try:
+                return msgspec.json.decode(response.content, type=kind)
+            except msgspec.MsgspecError as error:
+                raise Unreachable(f"an answer of another shape: {error}") from error
+        why, code = _complaint(response)
+        if response.status_code == 404:
+            raise Unknown(why if code not in ("", "unknown_route") else missing)
+        if response.status_code in (401, 403):
+            why = f"{why}; {_WANTS_TOKEN}"
+        raise Unreachable(why)
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await self._http.send(request)
+        except httpx.TimeoutException:
+            limit = request.extensions["timeout"]["read"]
+            raise Unreachable(f"no answer within {limit:.0f} s") from None
+        except httpx.HTTPError as error:
+            raise Unreachable(_why(error)) from error
 
     async def __aenter__(self) -> HealthClient:
         return self
@@ -84,10 +143,35 @@ class HealthClient:
         await self._http.aclose()
 
 
-def _headers() -> dict[str, str]:
+def _reading() -> dict[str, str]:
     # The one that opens less comes first.
-    token = os.environ.get("TANDEM_METRICS_TOKEN") or os.environ.get("TANDEM_ADMIN_TOKEN")
+    return _bearer(os.environ.get("TANDEM_METRICS_TOKEN") or os.environ.get("TANDEM_ADMIN_TOKEN"))
+
+
+def _acting() -> dict[str, str]:
+    return _bearer(os.environ.get("TANDEM_ADMIN_TOKEN"))
+
+
+def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+class _Detail(msgspec.Struct):
+    message: str
+    code: str = ""
+
+
+class _Error(msgspec.Struct):
+    error: _Detail
+
+
+def _complaint(response: httpx.Response) -> tuple[str, str]:
+    """What an error says, and its code; where it says nothing, its status."""
+    try:
+        detail = msgspec.json.decode(response.content, type=_Error).error
+    except msgspec.MsgspecError:
+        return f"status {response.status_code}", ""
+    return detail.message, detail.code
 
 
 def _status_alone(body: bytes) -> str:

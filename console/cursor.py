@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 
 from console.draw.frame import RowAt, Sheet, scroll_limit
@@ -13,8 +14,12 @@ def settled(before: Sheet | None, after: Sheet, state: ViewState, height: int) -
 
     Where its row is gone, the one that took its place gets it.
     """
-    offset = min(state.offset, scroll_limit(after, height))
+    limit = scroll_limit(after, height)
+    offset = min(state.offset, limit)
     if state.cursor is None:
+        return replace(state, offset=limit if after.tail else offset)
+    if state.detail is not None and not after.rows:
+        # The row that was opened waits behind its detail.
         return replace(state, offset=offset)
     if state.detail is not None and not after.rows:
         # What was opened is drawn without the list; the cursor waits on its row for the way back.
@@ -36,8 +41,35 @@ def moved(sheet: Sheet, state: ViewState, step: int, height: int) -> ViewState:
     if not sheet.rows:
         limit = scroll_limit(sheet, height)
         return replace(state, offset=max(0, min(limit, state.offset + step)))
-    index = -1 if state.cursor is None and step > 0 else _index(sheet, state.cursor)
-    row = sheet.rows[max(0, min(len(sheet.rows) - 1, index + step))]
+    return _on(sheet, state, _start(sheet, state, step) + step, height)
+
+
+def paged(sheet: Sheet, state: ViewState, pages: int, height: int) -> ViewState:
+    """The cursor on the row that lies `pages` screens of lines away, so that nothing between is skipped."""
+    lines = pages * max(1, _inner(sheet, height) - 1)
+    if not sheet.rows:
+        return moved(sheet, state, lines, height)
+    index = max(0, _start(sheet, state, pages))
+    wanted = sheet.rows[index].first + lines
+    reached = max(0, bisect_right(sheet.rows, wanted, key=lambda row: row.first) - 1)
+    # A row taller than the screen must not hold the cursor.
+    return _on(sheet, state, reached if reached != index else index + pages, height)
+
+
+def _start(sheet: Sheet, state: ViewState, step: int) -> int:
+    """Where a move begins: before anything was chosen at the edge that it leads away from."""
+    if state.cursor is not None:
+        return _index(sheet, state.cursor)
+    if sheet.tail:
+        return len(sheet.rows) - 1
+    return -1 if step > 0 else 0
+
+
+def _on(sheet: Sheet, state: ViewState, index: int, height: int) -> ViewState:
+    last = len(sheet.rows) - 1
+    row = sheet.rows[max(0, min(last, index))]
+    if sheet.tail and index >= last:
+        return replace(state, cursor=None, offset=scroll_limit(sheet, height))
     return replace(state, cursor=row.id, offset=_in_sight(sheet, row, state.offset, height))
 
 
@@ -54,6 +86,9 @@ def _index(sheet: Sheet | None, name: str | None) -> int:
 
 
 def _in_sight(sheet: Sheet, row: RowAt, offset: int, height: int) -> int:
-    inner = max(1, height - 2 - len(sheet.head))
-    offset = min(row.first, max(offset, row.first + row.lines - inner))
+    offset = min(row.first, max(offset, row.first + row.lines - _inner(sheet, height)))
     return max(0, min(offset, scroll_limit(sheet, height)))
+
+
+def _inner(sheet: Sheet, height: int) -> int:
+    return max(1, height - 2 - len(sheet.head))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 NONE = "–"
+# Not from strftime: the screen speaks one language whatever the locale.
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -85,3 +89,14 @@ def percent(part: float, whole: float) -> str:
 def plural(number: int, word: str) -> str:
     """`1 page`, `720 pages`."""
     return f"{count(number)} {word}" if number == 1 else f"{count(number)} {word}s"
+
+
+def clock_time(at: float) -> str:
+    """The local time of a Unix second: `21:04:09`."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def day(at: float) -> str:
+    """The local day of a Unix second, without the year: `29 Nov`."""
+    moment = time.localtime(at)
+    return f"{moment.tm_mday} {_MONTHS[moment.tm_mon - 1]}"

@@ -172,3 +172,10 @@ class History:
 def total_tok_s(health: Health) -> float:
     """Tokens a second that all lanes write together now."""
     return sum(lane.request.tok_s or 0.0 for lane in health.lanes if lane.request)
+
+
+def ended_requests(health: Health) -> int:
+    """Requests that ended since the engine's start, and ledger rows written: changes whenever the ledger does."""
+    totals = health.parallel.totals
+    ended = totals.served + totals.refused + totals.errors + totals.timeouts + totals.abandoned + totals.cancelled
+    return ended + health.ledger.written

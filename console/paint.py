@@ -30,6 +30,9 @@ _VIEWS = {
     ViewName.LOG: log_view.sheet,
 }
 
+# The views in which a row can be opened.
+OPENING = frozenset({ViewName.LANES, ViewName.REQUESTS})
+
 # Which view says at length what a panel of the overview says in short.
 OPENS = {
     Region.LANES: ViewName.LANES,

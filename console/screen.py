@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from console.feeds import NOTHING_FED, Fed
 from console.history import Track
 from console.tones import Tone
 from console.words import Word
@@ -168,12 +169,23 @@ class MemoryView:
 
 @dataclass(frozen=True)
 class RoleView:
+    """One small model. `id` is its name as the engine knows it, `name` the same made literal; `claim` says the claim in
+    short. `decision`, `headroom_after` and `to_fit` are the planner's, None where it planned nothing."""
+
+    id: str
     name: str
+    kind: str
     word: Word
     claim: str
     since: str
     reason: str
     reloads: int
+    claim_bytes: int
+    claim_source: str
+    measured_bytes: int | None
+    decision: str | None
+    headroom_after: int | None
+    to_fit: str | None
 
 
 @dataclass(frozen=True)
@@ -229,7 +241,9 @@ class RoundsView:
 
 @dataclass(frozen=True)
 class ScreenView:
-    """Everything one frame shows. Where there is no snapshot yet, only the header and the link have anything to say."""
+    """Everything one frame shows. Where there is no snapshot yet, only the header and the link have anything to say.
+
+    `fed` is what was fetched beyond the snapshot; `writes` says whether the console may order anything."""
 
     link: Link
     header: HeaderView
@@ -243,3 +257,5 @@ class ScreenView:
     rounds: RoundsView | None = None
     past: Track = field(default_factory=Track)
     textures: bool = False
+    fed: Fed = NOTHING_FED
+    writes: bool = False

@@ -26,11 +26,12 @@ def screen_view(
     *,
     textures: bool = False,
     fed: Fed = NOTHING_FED,
+    writes: bool = False,
 ) -> ScreenView:
     """The whole frame. `filter_text` keeps lanes and waiting requests whose client, id or state contains it.
 
     `textures` asks for fills that differ by glyph, for a screen without colour. `fed` is what was fetched beyond
-    the snapshot for the view that is open.
+    the snapshot for the view that is open; `writes` says whether the console may order anything.
     """
     top = header(health, track, link)
     if health is None:
@@ -61,6 +62,8 @@ def screen_view(
         rounds=rounds(health),
         past=track,
         textures=textures,
+        fed=fed,
+        writes=writes,
     )
 
 

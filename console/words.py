@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from console.tones import Tone
-from engine.protocol import LaneState, RoleState, Status, WaitState
+from engine.protocol import Finish, LaneState, RoleState, Status, WaitState
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,20 @@ ROLE_WORDS = {
     RoleState.UNLOADED_FOR_MEMORY: Word("▽", "unloaded for memory", Tone.WAIT),
     RoleState.RELOADING: Word("↺", "reloading", Tone.READ),
     RoleState.REFUSED: Word("✖", "refused", Tone.BAD),
+}
+FINISH_WORDS = {
+    Finish.STOP: Word("●", "done", Tone.GOOD),
+    Finish.LENGTH: Word("■", "at its limit", Tone.GOOD),
+    Finish.ABANDONED: Word("○", "left", Tone.IDLE),
+    Finish.CANCELLED: Word("‖", "cancelled", Tone.WAIT),
+    Finish.REFUSED: Word("✖", "refused", Tone.BAD),
+    Finish.ERROR: Word("✖", "failed", Tone.BAD_STRONG),
+    Finish.TIMEOUT: Word("◔", "timed out", Tone.WAIT),
+}
+LEVEL_WORDS = {
+    "debug": Word("·", "debug", Tone.FAINT),
+    "info": Word("○", "info", Tone.DIM),
+    "warning": Word("△", "warn", Tone.WAIT_STRONG),
+    "error": Word("✖", "error", Tone.BAD_STRONG),
+    "critical": Word("✖", "fatal", Tone.BAD_STRONG),
 }

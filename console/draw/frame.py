@@ -46,7 +46,8 @@ class DrawnAsShown(Sequence[Line]):
 class Sheet:
     """What a panel says: `summary` stands at the right of its title, `foot` in its lower border.
 
-    `head` stays in place over a body that scrolls; `rows` are what the cursor can stand on, top to bottom.
+    `head` stays in place over a body that scrolls; `rows` are what the cursor can stand on, top to bottom. A `tail`
+    shows its end while no row is chosen, and its last row cannot be: who moves there follows again.
     """
 
     title: str
@@ -55,6 +56,7 @@ class Sheet:
     foot: Line = ()
     head: tuple[Line, ...] = ()
     rows: tuple[RowAt, ...] = ()
+    tail: bool = False
 
     def row(self, name: str | None) -> RowAt | None:
         """The row of that id, where there is one now."""

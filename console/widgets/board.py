@@ -167,6 +167,12 @@ class Board(Widget):
         box = self._placing.arrangement.boxes.get(Region.VIEW)
         return box.height if box else 0
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the last lines of the view that is open are in sight, or within one more screen."""
+        sheet = self.sheet
+        return sheet is not None and self._state.offset + self.view_height >= scroll_limit(sheet, self.view_height)
+
     def show(self, view: ScreenView, name: ViewName, state: ViewState) -> ViewState:
         """Draw a frame, moving regions only where its facts ask for another arrangement.
 

@@ -1,7 +1,12 @@
-"""The help page: every key from the registry, and what each glyph means."""
+"""The help page: every key from the registry, grouped by where it works, and what each glyph means."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -9,20 +14,58 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from console.actions import ACTIONS
+from console.actions import groups
 from console.look import Look
-from console.spans import column
 from console.tones import Tone
-from console.words import LANE_WORDS, ROLE_WORDS, WAIT_WORDS, Word
+from console.words import FINISH_WORDS, LANE_WORDS, LEVEL_WORDS, ROLE_WORDS, WAIT_WORDS, Word
+
+_ALL = 1 << 20
+_SIGNS: tuple[tuple[str, Sequence[Word]], ...] = (
+    ("lanes", list(LANE_WORDS.values())),
+    ("queue", list(WAIT_WORDS.values())),
+    ("roles", list(ROLE_WORDS.values())),
+    ("ended", list(FINISH_WORDS.values())),
+    ("log", list(LEVEL_WORDS.values())),
+    (
+        "window",
+        [
+            Word("■", "rows written", Tone.KV),
+            Word("□", "committed ahead", Tone.MARGIN),
+            Word("·", "only reserved, no memory", Tone.TRACK),
+        ],
+    ),
+)
+
+
+@dataclass(frozen=True)
+class _Signs:
+    """Glyphs with their words, as many a line as fit; a glyph is never parted from its word."""
+
+    words: Sequence[Word]
+    look: Look
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text()
+        for word in self.words:
+            sign = Text.assemble((word.glyph, self.look.styles[word.tone]), f" {word.word.lower()}")
+            if line and line.cell_len + 2 + sign.cell_len > options.max_width:
+                yield line
+                line = Text()
+            line.append("  " if line else "").append(sign)
+        yield line
 
 
 class HelpScreen(ModalScreen[None]):
-    """A page over the board; Escape, `?` or `q` closes it."""
+    """A page over the board; Escape, `?` or `q` closes it, the arrow keys scroll it."""
 
     BINDINGS = [  # noqa: RUF012 -- Textual reads a plain list
         Binding("escape,question_mark,f1,q", "dismiss", "close"),
         Binding("up,k", "lines(-1)", show=False),
         Binding("down,j", "lines(1)", show=False),
+        Binding("pageup", "pages(-1)", show=False),
+        Binding("pagedown,space", "pages(1)", show=False),
+        Binding("home", f"lines(-{_ALL})", show=False),
+        Binding("end", f"lines({_ALL})", show=False),
     ]
     DEFAULT_CSS = """
     HelpScreen {
@@ -37,6 +80,7 @@ class HelpScreen(ModalScreen[None]):
         max-height: 100%;
         border: round #5fafaf;
         border-title-color: #d7d7ff;
+        border-subtitle-color: #8a8a8a;
         background: #121212;
         padding: 0 1;
         scrollbar-size: 1 1;
@@ -54,40 +98,27 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as page:
             page.border_title = "tandem console: keys and signs"
+            page.border_subtitle = "↑ ↓ scroll   esc close"
             yield Static(self._page(), markup=False)
 
     def action_lines(self, rows: int) -> None:
         self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
 
-    def _page(self) -> Text:
-        styles = self._look.styles
-        page = Text()
-        for action in filter(lambda action: action.help, ACTIONS):
-            page.append(column(action.shown_key, 7), styles[Tone.KEY])
-            page.append(action.help + "\n", styles[Tone.TEXT])
-        for title, words in (
-            ("lanes", list(LANE_WORDS.values())),
-            ("queue", list(WAIT_WORDS.values())),
-            ("roles", list(ROLE_WORDS.values())),
-        ):
-            page.append(f"\n{column(title, 7)}", styles[Tone.TITLE])
-            self._signs(page, words)
-        page.append(f"\n{column('window', 7)}", styles[Tone.TITLE])
-        page.append("■", styles[Tone.KV])
-        page.append(" rows written  ", styles[Tone.TEXT])
-        page.append("□", styles[Tone.MARGIN])
-        page.append(" committed ahead  ", styles[Tone.TEXT])
-        page.append("·", styles[Tone.TRACK])
-        page.append(" only reserved, no memory", styles[Tone.TEXT])
-        return page
+    def action_pages(self, pages: int) -> None:
+        page = self.query_one(VerticalScroll)
+        page.scroll_relative(y=pages * max(1, page.size.height - 1), animate=False)
 
-    def _signs(self, page: Text, words: list[Word]) -> None:
-        used = 0
-        for word in words:
-            sign = f"{word.glyph} {word.word.lower()}  "
-            if used + len(sign) > 64:
-                page.append("\n" + " " * 7)
-                used = 0
-            page.append(sign[:2], self._look.styles[word.tone])
-            page.append(sign[2:], self._look.styles[Tone.TEXT])
-            used += len(sign)
+    def _page(self) -> Table:
+        styles = self._look.styles
+        page = Table.grid(padding=(0, 1), expand=True)
+        page.add_column(width=7, no_wrap=True)
+        page.add_column(ratio=1)
+        for title, actions in groups():
+            page.add_row("", Text(title, styles[Tone.TITLE]))
+            for action in actions:
+                page.add_row(Text(action.shown_key, styles[Tone.KEY]), Text(action.help, styles[Tone.TEXT]))
+            page.add_row("", "")
+        page.add_row("", Text("signs", styles[Tone.TITLE]))
+        for title, words in _SIGNS:
+            page.add_row(Text(title, styles[Tone.DIM]), _Signs(words, self._look))
+        return page

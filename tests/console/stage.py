@@ -11,14 +11,15 @@ from textual.pilot import Pilot
 
 from console.app import ConsoleApp, SnapshotArrived, SnapshotMissed
 from engine.protocol import Health
+from tests.support.fake_desk import FakeDesk
 from tests.support.fake_health import Scene
 
 URL = "http://127.0.0.1:8000"
 
 
 @dataclass
-class SilentSource:
-    """Never answers: the tests post what arrives."""
+class SilentSource(FakeDesk):
+    """Never shows a snapshot: the tests post what arrives. What is asked beside it is answered from a script."""
 
     url: str = URL
 
@@ -43,6 +44,7 @@ class Stage:
 
     app: ConsoleApp
     pilot: Pilot[int]
+    desk: FakeDesk = field(default_factory=FakeDesk)
     clock: Clock = field(default_factory=Clock)
 
     async def play(self, scene: Scene, seconds: Iterable[float]) -> None:
@@ -50,7 +52,8 @@ class Stage:
         start = self.clock.now
         for second in seconds:
             self.clock.now = start + second
-            self.app.post_message(SnapshotArrived(scene(second), self.clock.now))
+            self.desk.shown = scene(second)
+            self.app.post_message(SnapshotArrived(self.desk.shown, self.clock.now))
         await self.pilot.pause()
 
     async def miss(self, reason: str, after: float) -> None:
@@ -69,10 +72,13 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(size: tuple[int, int] = (120, 36)) -> AsyncIterator[Stage]:
+async def staged(
+    size: tuple[int, int] = (120, 36), *, writes: bool = False, source: SilentSource | None = None
+) -> AsyncIterator[Stage]:
     """The app at a size, before any answer."""
     clock = Clock()
-    app = ConsoleApp(SilentSource(), clock=clock)
+    source = source or SilentSource()
+    app = ConsoleApp(source, clock=clock, feed_s=0.05, writes=writes)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
-        yield Stage(app, pilot, clock)
+        yield Stage(app, pilot, source, clock)

@@ -1,0 +1,58 @@
+"""What the console asks of an engine beside `/health`, and what it may be told instead of an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from engine.protocol import ActionReply, LedgerRow, LogPage, RequestsPage
+
+PAGE = 50
+LOG_PAGE = 500
+
+
+class Unreachable(Exception):
+    """No usable answer came back; the text says why, in words for the screen."""
+
+
+class Unknown(Unreachable):
+    """The engine answered that there is no such thing: no such route, or no such request."""
+
+
+@dataclass(frozen=True)
+class RequestsQuery:
+    """One page of the ledger: rows that fit `text` (empty: all), those before the row with the id `before`."""
+
+    text: str = ""
+    before: str | None = None
+    limit: int = PAGE
+
+
+class Verb(StrEnum):
+    """What an operator can make an engine do."""
+
+    CANCEL = "cancel"
+    LOAD = "load"
+    UNLOAD = "unload"
+
+
+@dataclass(frozen=True)
+class Act:
+    """One action on one target: a request's id for `CANCEL`, a role's name otherwise."""
+
+    verb: Verb
+    target: str
+
+
+class Desk(Protocol):
+    """Answers these questions. The first three raise Unreachable, or Unknown where the engine lacks what is asked for;
+    `act` raises Unreachable where no answer came, and otherwise tells what was done or why not."""
+
+    async def fetch_requests(self, query: RequestsQuery) -> RequestsPage: ...
+
+    async def fetch_request(self, request_id: str) -> LedgerRow: ...
+
+    async def fetch_log(self, after: int, limit: int = LOG_PAGE) -> LogPage: ...
+
+    async def act(self, act: Act) -> ActionReply: ...

@@ -1,0 +1,201 @@
+"""One request at length: how it ended, where its time went, and every figure the ledger has."""
+
+from __future__ import annotations
+
+from console import figures
+from console.bars import Part, stacked
+from console.draw import notes
+from console.draw.frame import Sheet
+from console.feeds import RequestsFed, row_key
+from console.parts.endings import ended
+from console.screen import LaneView, QueueView, ScreenView
+from console.spans import Line, Span, clip, column, literal, parts, wrap
+from console.tones import Tone
+from console.words import Word
+from engine.protocol import LedgerRow
+
+_LABEL = 13
+_TWO_COLUMNS = 76
+_ROUTES = {
+    "home": "home: the slot that holds its conversation",
+    "empty": "empty: a slot that kept nothing",
+    "least recently used": "least recently used: the slot whose conversation rested longest",
+}
+_SOURCES = {"none": "nothing: the prompt was read whole", "resident": "resident: rows its slot had kept"}
+
+Fact = tuple[str, str]
+
+
+def sheet(view: ScreenView, key: str, width: int) -> Sheet:
+    """The request with that key or id: as it runs, as it waits, or as it ended; where there is none, that is said."""
+    row = find(view.fed.requests, key)
+    if row is not None:
+        return _ended(row, width, view.textures)
+    for lane in view.lanes.lanes if view.lanes is not None else ():
+        if lane.busy and lane.request == key:
+            return _running(lane, width)
+    for entry in view.queue:
+        if entry.id == key:
+            return _waiting(entry, width)
+    name = literal(key.partition(" ")[0])
+    instead = notes.trouble(view.fed.requests.trouble, width) or ((Span("◌ not in the ledger yet", Tone.DIM),),)
+    return Sheet(f"request {name}", body=instead, foot=_FOOT)
+
+
+def find(fed: RequestsFed, key: str) -> LedgerRow | None:
+    """The row with that key; or the newest with that id, which is how a request that ran meanwhile is found again."""
+    exact = next((row for row in fed.rows if row_key(row) == key), None)
+    if exact is not None:
+        return exact
+    name = key.partition(" ")[0]
+    if fed.found is not None and fed.found.id == name:
+        return fed.found
+    return next((row for row in fed.rows if row.id == key), None)
+
+
+def is_live(view: ScreenView, key: str) -> bool:
+    """Whether the request runs or waits in this picture."""
+    lanes = view.lanes.lanes if view.lanes is not None else ()
+    return any(lane.busy and lane.request == key for lane in lanes) or any(entry.id == key for entry in view.queue)
+
+
+def _ended(row: LedgerRow, width: int, textures: bool) -> Sheet:
+    how = ended(row)
+    timing: list[Fact] = [
+        ("queue", figures.span(row.queue_s)),
+        ("first token", figures.span(row.ttft_s)),
+        ("prompt read", f"{figures.span(row.prefill_s)}{_reading_rate(row)}"),
+        ("answer", f"{figures.span(row.decode_s)}{_at_rate(row.tok_s)}"),
+        ("in all", figures.span(row.total_s)),
+        ("worst pause", figures.span(row.worst_gap_s)),
+    ]
+    limit = f" of at most {figures.count(row.max_tokens)}" if row.max_tokens is not None else ""
+    counts: list[Fact] = [
+        ("prompt", figures.plural(row.prompt_tokens, "token")),
+        (
+            "cached",
+            f"{figures.plural(row.cached_tokens, 'token')}, {figures.percent(row.cached_tokens, row.prompt_tokens)}",
+        ),
+        ("read anew", figures.plural(max(0, row.prompt_tokens - row.cached_tokens), "token")),
+        ("written", f"{figures.plural(row.completion_tokens, 'token')}{limit}"),
+        ("ended", how.word.word),
+        ("slot", figures.NONE if row.slot is None else str(row.slot)),
+    ]
+    whole: list[Fact] = [
+        ("client", literal(row.client)),
+        ("model", literal(row.model)),
+        ("arrived", f"{figures.day(row.arrived_at)} {figures.clock_time(row.arrived_at)}"),
+        ("finished", f"{figures.day(row.finished_at)} {figures.clock_time(row.finished_at)}"),
+        ("cache", _SOURCES.get(row.cache_source, literal(row.cache_source))),
+        ("route", figures.NONE if row.route is None else _ROUTES.get(row.route, literal(row.route))),
+    ]
+    body = [
+        *_sentence(how.word, how.sentence, width),
+        (),
+        *_timeline(row, width, textures),
+        (),
+        *_facts(timing, counts, width),
+        (),
+        *(line for fact in whole for line in _fact_lines(fact, width)),
+    ]
+    return Sheet(f"request {literal(row.id)}", (Span(how.word.word, how.word.tone),), tuple(body), _FOOT)
+
+
+_FOOT = notes.keys(("L", "its log lines"), ("esc", "back"))
+_FOOT_LIVE = notes.keys(("x", "cancel"), ("L", "its log lines"), ("esc", "back"))
+
+
+def _running(lane: LaneView, width: int) -> Sheet:
+    timing: list[Fact] = [
+        ("age", lane.age),
+        ("first token", figures.span(lane.ttft_s)),
+        ("left to read", figures.span(lane.left_s)),
+    ]
+    counts: list[Fact] = [
+        ("prompt", f"{figures.count(lane.read_done)} of {figures.plural(lane.read_total, 'token')} read"),
+        ("cached", lane.cached),
+        ("written", f"{figures.plural(lane.done, 'token')} of at most {figures.count(lane.limit)}"),
+    ]
+    body = [
+        *_sentence(lane.word, lane.text if not lane.reason else f"{lane.text}: {lane.reason}", width),
+        (),
+        *_facts(timing, counts, width),
+        (),
+        *_fact_lines(("client", lane.client), width),
+        *_fact_lines(("slot", f"{lane.slot}, {lane.kind}"), width),
+    ]
+    return Sheet(f"request {lane.request}", (Span(lane.word.word, lane.word.tone),), tuple(body), _FOOT_LIVE)
+
+
+def _waiting(entry: QueueView, width: int) -> Sheet:
+    sentence = f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word
+    facts: list[Fact] = [("waits for", entry.since), ("prompt", entry.prompt), ("client", entry.client)]
+    body = [
+        *_sentence(entry.word, sentence, width),
+        (),
+        *(line for fact in facts for line in _fact_lines(fact, width)),
+    ]
+    return Sheet(f"request {entry.id}", (Span("waiting", Tone.WAIT_STRONG),), tuple(body), _FOOT_LIVE)
+
+
+def _sentence(word: Word, sentence: str, width: int) -> list[Line]:
+    first, *more = wrap(sentence, max(1, width - 2))
+    return [
+        (Span(f"{word.glyph} ", word.tone), Span(first, Tone.STRONG)),
+        *((Span(f"  {text}", Tone.STRONG),) for text in more),
+    ]
+
+
+def _at_rate(rate: float | None) -> str:
+    return f", {figures.rate(rate)} tok/s" if rate is not None else ""
+
+
+def _reading_rate(row: LedgerRow) -> str:
+    read = row.prompt_tokens - row.cached_tokens
+    return _at_rate(read / row.prefill_s) if row.prefill_s and read > 0 else ""
+
+
+def _timeline(row: LedgerRow, width: int, textures: bool) -> list[Line]:
+    """Queue, prompt and answer as parts of the whole time, and what each took under it."""
+    spans = [
+        ("queue", row.queue_s, Tone.WAIT, "░"),
+        ("prompt", row.prefill_s, Tone.READ, "▒"),
+        ("answer", row.decode_s, Tone.GOOD, "█"),
+    ]
+    known = [(name, seconds, tone, glyph) for name, seconds, tone, glyph in spans if seconds is not None]
+    if not known:
+        return [(Span(clip(f"it got no slot in its {figures.span(row.total_s)}", width), Tone.DIM),)]
+    whole = max(row.total_s, sum(seconds for _, seconds, _, _ in known))
+    filled = [Part(seconds, tone, glyph if textures else "█") for _, seconds, tone, glyph in known]
+    bar = stacked(filled, whole, width, Part(0, Tone.TRACK, "·"))
+    legend: list[Line] = [
+        (
+            Span(f"{glyph if textures else '■'} ", tone),
+            Span(f"{name} ", Tone.DIM),
+            Span(figures.span(seconds), Tone.TEXT),
+            Span(f"  {figures.percent(seconds, whole)}", Tone.DIM),
+        )
+        for name, seconds, tone, glyph in known
+    ]
+    return [bar, parts(legend, width, "    ")]
+
+
+def _facts(left: list[Fact], right: list[Fact], width: int) -> list[Line]:
+    """Two lists side by side where there is room, else one under the other."""
+    if width < _TWO_COLUMNS:
+        return [line for fact in [*left, *right] for line in _fact_lines(fact, width)]
+    half = width // 2
+    return [
+        (*_fact(one, half - 2), Span("  "), *_fact(other, width - half)) for one, other in zip(left, right, strict=True)
+    ]
+
+
+def _fact(fact: Fact, width: int) -> Line:
+    label, value = fact
+    return (Span(column(label, _LABEL), Tone.DIM), Span(column(clip(value, width - _LABEL), width - _LABEL)))
+
+
+def _fact_lines(fact: Fact, width: int) -> list[Line]:
+    label, value = fact
+    first, *more = wrap(value, max(1, width - _LABEL)) or [""]
+    return [(Span(column(label, _LABEL), Tone.DIM), Span(first)), *((Span(" " * _LABEL + text),) for text in more)]

@@ -1,0 +1,76 @@
+"""The question before anything is done to an engine: what exactly will happen, and to which one."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from console.look import Look
+from console.orders import Question
+from console.tones import Tone
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """A box over the board; `y` and Enter say yes, `n` and Escape no. `url` names the engine it is about."""
+
+    BINDINGS = [  # noqa: RUF012 -- Textual reads a plain list
+        Binding("y,enter", "answer(True)", "yes"),
+        Binding("n,escape,q", "answer(False)", "no"),
+        Binding("up,k", "lines(-1)", show=False),
+        Binding("down,j", "lines(1)", show=False),
+    ]
+    DEFAULT_CSS = """
+    ConfirmScreen {
+        align: center middle;
+        background: #000000 60%;
+        &:nocolor { background: ansi_default; }
+    }
+    ConfirmScreen > VerticalScroll {
+        width: 64;
+        max-width: 100%;
+        height: auto;
+        max-height: 100%;
+        border: round #ffd75f;
+        border-title-color: #eeeeee;
+        background: #121212;
+        padding: 1 2;
+        scrollbar-size: 1 1;
+        scrollbar-color: #5fafaf;
+        scrollbar-background: #121212;
+        &:nocolor { background: ansi_default; border: round ansi_default; }
+    }
+    ConfirmScreen Static { width: 1fr; background: transparent; }
+    """
+
+    def __init__(self, look: Look, question: Question, url: str) -> None:
+        super().__init__()
+        self._look = look
+        self._question = question
+        self._url = url
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as box:
+            box.border_title = "to be confirmed"
+            yield Static(self._text(), markup=False)
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+    def action_lines(self, rows: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
+
+    def _text(self) -> Text:
+        styles = self._look.styles
+        text = Text()
+        text.append(self._question.title + "\n\n", styles[Tone.STRONG])
+        text.append(self._question.text + "\n\n", styles[Tone.TEXT])
+        text.append(f"at {self._url}\n\n", styles[Tone.DIM])
+        text.append("y", styles[Tone.KEY])
+        text.append(f"  yes, {self._question.yes}      ", styles[Tone.TEXT])
+        text.append("n", styles[Tone.KEY])
+        text.append("  no, leave it", styles[Tone.TEXT])
+        return text

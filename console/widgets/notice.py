@@ -1,0 +1,48 @@
+"""A short remark over the footer: what an order came to."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.timer import Timer
+from textual.widgets import Static
+
+from console.look import Look
+from console.tones import Tone
+
+SHOWN_S = 8.0
+
+
+class NoticeBar(Static):
+    """At most a few lines at the lower edge; gone after eight seconds, or with the next remark."""
+
+    DEFAULT_CSS = """
+    NoticeBar {
+        layer: above;
+        dock: bottom;
+        height: auto;
+        max-height: 5;
+        padding: 0 1;
+        background: #303030;
+        &:nocolor { background: ansi_default; }
+    }
+    """
+
+    def __init__(self, look: Look) -> None:
+        super().__init__(markup=False)
+        self._look = look
+        self._until: Timer | None = None
+        self.display = False
+
+    def say(self, text: str, *, good: bool) -> None:
+        """Show the remark; what is not good begins with a cross."""
+        glyph, tone = ("●", Tone.GOOD_STRONG) if good else ("✖", Tone.BAD_STRONG)
+        styles = self._look.styles
+        self.update(Text.assemble((f"{glyph} ", styles[tone]), text))
+        self.display = True
+        if self._until is not None:
+            self._until.stop()
+        self._until = self.set_timer(SHOWN_S, self.hush)
+
+    def hush(self) -> None:
+        """Take the remark away."""
+        self.display = False
