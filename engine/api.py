@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine.ledger.reader import LedgerReader
 from engine.meters import MetersView
 from engine.protocol import Health
 from engine.request import EventSink, Request
@@ -94,6 +95,15 @@ class EnginePort(Protocol):
 
     def cancel(self, request_id: str) -> None:
         """The client left: stop every choice of the request within one chunk or one round. Unknown ids are ignored."""
+        ...
+
+    def end(self, request_id: str) -> None:
+        """The operator ends the request as a leaving client would, but its sink hears why. Unknown ids are ignored."""
+        ...
+
+    @property
+    def ledger(self) -> LedgerReader | None:
+        """Reads the requests that ended; None where no ledger is kept."""
         ...
 
     def health(self) -> Health:

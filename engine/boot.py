@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import monotonic
+from time import monotonic, time
 
 import msgspec
 
@@ -15,6 +15,8 @@ from engine.devices import UnusableDevice, without_card
 from engine.inbox import Inbox
 from engine.kv.layout import KvLayout
 from engine.kv.pool import KvPool
+from engine.ledger.store import FILE_NAME
+from engine.ledger.writer import Ledger
 from engine.memory.admission import ReservationLedger
 from engine.memory.budget import KvBacking, SlotCost, SplitMeter, default_floors, fit_slots
 from engine.memory.pressure import HardFloor, Level, PressureLadder
@@ -53,6 +55,7 @@ class Parts:
     load: Load = load_model
     probe: Callable[[], MemoryProbe] = open_probe
     clock: Clock = monotonic
+    wall: Clock = time
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
     return EngineState(
         config=config,
         clock=parts.clock,
+        wall=parts.wall,
         inbox=inbox,
         model=model,
         served=replace(model.served, max_len=kept[0]),
@@ -167,6 +171,13 @@ def _card_pool(
             f"{card.name}: {len(windows)} windows of {max(windows)} tokens and less need {size(need)} of addresses, "
             f"which cannot be reserved ({error}); lower TANDEM_MAX_LEN, TANDEM_SIDE_MAX_LEN or TANDEM_PARALLEL"
         ) from error
+
+
+def open_ledger(config: EngineConfig, wall: Clock) -> Ledger | None:
+    """The ledger that `config` asks for; its thread is still to be started."""
+    if config.state_dir is None or config.ledger_days <= 0:
+        return None
+    return Ledger(config.state_dir / FILE_NAME, days=config.ledger_days, rows=config.ledger_rows, wall=wall)
 
 
 def _rungs(slots: tuple[Slot, ...], resident: ResidentLevel, pool: KvPool) -> list[IdleConversations]:

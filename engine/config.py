@@ -15,7 +15,8 @@ class EngineConfig:
     None means "by the box": `max_len` the model's own window as far as the box holds it, `side_max_len`
     min(65,536, max_len), `decode_share` 0.5 and on a card 0.35, `floor_bytes` min(15 GiB, 10 % of total),
     `hard_floor_bytes` two thirds of the floor, `side_min_room` min(16,384, a quarter of the side window), `threads` the
-    cores this process may use.
+    cores this process may use. The ledger of requests lies in `state_dir`, for `ledger_days` and `ledger_rows` at most;
+    0 days, or no directory, is no ledger.
     """
 
     model: Path
@@ -40,6 +41,8 @@ class EngineConfig:
     state_dir: Path | None = None
     residency_file: Path | None = None
     role_margin_bytes: int = 4 * GIB
+    ledger_days: float = 30.0
+    ledger_rows: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,10 @@ class ServiceConfig:
     `secrets_file` holds the API keys; a host that other machines reach is served only with one. `allowed_hosts` adds
     names to those a `Host` header may carry (loopback names and literal addresses always may); `allowed_origins` adds
     web origins that a browser page may call from (`*` allows any). `metrics_token` and `admin_token` open `/metrics`
-    and the body of `/health` to
-    clients elsewhere. `heartbeat_s` is the longest silence on an open stream, `headers_after_s` the longest wait
-    for an admission before a stream's headers go out. `visible_status` also says as reasoning text what a chat stream
-    waits for, for clients that hide comments.
+    and the body of `/health` to clients elsewhere, `admin_token` also the actions under `/admin`. `heartbeat_s` is the
+    longest silence on an open stream, `headers_after_s` the longest wait for an admission before a stream's headers go
+    out. `visible_status` also says as reasoning text what a chat stream waits for, for clients that hide comments.
+    `vllm_metrics` shows some metrics under vLLM's names too.
     """
 
     host: str = "127.0.0.1"
@@ -67,3 +70,4 @@ class ServiceConfig:
     heartbeat_s: float = 3.0
     headers_after_s: float = 1.0
     visible_status: bool = False
+    vllm_metrics: bool = False

@@ -14,6 +14,7 @@ class Ending(Enum):
     ERROR = auto()
     TIMEOUT = auto()
     ABANDONED = auto()
+    CANCELLED = auto()
 
 
 @dataclass(slots=True)

@@ -25,6 +25,13 @@ class Cancel:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """The operator ends a request."""
+
+    request_id: str
+
+
 class Inbox:
     """What other threads left for the engine thread, and how many requests are inside.
 
@@ -35,7 +42,7 @@ class Inbox:
     def __init__(self, queue_limit: int) -> None:
         self._queue_limit = queue_limit
         self._lock = threading.Lock()
-        self._items: deque[Submission | Cancel] = deque()
+        self._items: deque[Submission | Cancel | End] = deque()
         self._wake = threading.Event()
         self._closed: Callable[[], RequestError] | None = loading
         self._live: set[str] = set()
@@ -77,12 +84,16 @@ class Inbox:
         self._items.append(Cancel(request_id))
         self._wake.set()
 
+    def end(self, request_id: str) -> None:
+        self._items.append(End(request_id))
+        self._wake.set()
+
     def wake(self) -> None:
         self._wake.set()
 
-    def take(self) -> list[Submission | Cancel]:
+    def take(self) -> list[Submission | Cancel | End]:
         """Everything left since the last call, in order. Engine thread only."""
-        items: list[Submission | Cancel] = []
+        items: list[Submission | Cancel | End] = []
         while self._items:
             items.append(self._items.popleft())
         return items
@@ -126,6 +137,11 @@ class Inbox:
 
 def loading() -> RequestError:
     return RequestError("the model is still loading", status=503, code="loading", retry_after=NOT_SERVING_RETRY_S)
+
+
+def cancelled() -> RequestError:
+    """For a request that the operator ended. A 410, because clients retry what looks like a fault of the server."""
+    return RequestError("cancelled by the operator", status=410, code="cancelled")
 
 
 def draining() -> RequestError:

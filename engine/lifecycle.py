@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine import records
+from engine import reasons, records
 from engine.cache.level import CacheKey
 from engine.counters import Ending
 from engine.detokenizer import Detokenizer
 from engine.job import Choice, Job
+from engine.ledger.entry import ended_row
 from engine.memory.admission import Need
 from engine.output import TextStream
+from engine.protocol import Finish
 from engine.request import Admitted, Done, Event, Failed, FinishReason, RequestError
 from engine.routing import Place
 from engine.sampling import Sampler
 from engine.slot import Slot
 from engine.state import EngineState
+
+_FINISH = {
+    Ending.REFUSED: Finish.REFUSED,
+    Ending.ERROR: Finish.ERROR,
+    Ending.TIMEOUT: Finish.TIMEOUT,
+    Ending.CANCELLED: Finish.CANCELLED,
+}
+"""How a request ended that got an error."""
 
 
 class Lifecycle:
@@ -94,19 +104,19 @@ class Lifecycle:
         choice.stream.finish(reason, choice.generated)
         if not job.running and not job.pending:
             done = Done(job.prompt_len, job.cached_tokens, job.completion_tokens)
-            self._close(job, choice, Ending.SERVED, str(reason), done)
+            self._close(job, choice, Ending.SERVED, Finish(reason), None, done)
 
     def fail(self, job: Job, error: RequestError, ending: Ending, cause: BaseException | None = None) -> None:
         """End `job` with `error`. After a defect nothing that its slots hold is trusted."""
         if cause is not None:
             records.failed(job, error, cause)
         last = self._stop_all(job, keep=cause is None)
-        self._close(job, last, ending, error.code, Failed(error))
+        self._close(job, last, ending, _FINISH[ending], error, Failed(error))
 
     def abandon(self, job: Job) -> None:
         """The client left. What was read stays as the slot's conversation; nobody hears of it."""
         last = self._stop_all(job, keep=True)
-        self._close(job, last, Ending.ABANDONED, "abandoned", None)
+        self._close(job, last, Ending.ABANDONED, Finish.ABANDONED, None, None)
 
     def _stop_all(self, job: Job, *, keep: bool) -> Choice | None:
         last = job.running[-1] if job.running else None
@@ -132,7 +142,15 @@ class Lifecycle:
         state.settled = False
         state.inbox.slot_freed()
 
-    def _close(self, job: Job, last: Choice | None, ending: Ending, finish: str, event: Event | None) -> None:
+    def _close(
+        self,
+        job: Job,
+        last: Choice | None,
+        ending: Ending,
+        finish: Finish,
+        error: RequestError | None,
+        event: Event | None,
+    ) -> None:
         state = self._state
         del state.jobs[job.request.id]
         if job in state.queue:
@@ -142,7 +160,12 @@ class Lifecycle:
         state.inbox.request_ended(job.request.id, ran=job.admitted)
         if event is not None:
             job.sink.put(event)
-        records.ended(job, last, ending, finish, state.clock())
+        now = state.clock()
+        records.ended(job, last, ending, str(finish) if error is None else error.code, now)
+        if state.ledger is not None:
+            reason = reasons.left(job.completion_tokens) if error is None else error.message
+            kept = None if ending is Ending.SERVED else reason
+            state.ledger.add(ended_row(job, finish, kept, now=now, wall=state.wall()))
 
 
 def _held_key(choice: Choice, slot: Slot) -> CacheKey:

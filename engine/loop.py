@@ -6,12 +6,14 @@ import threading
 
 from engine import books, records
 from engine.api import ServedModel
-from engine.boot import Parts, boot
+from engine.boot import Parts, boot, open_ledger
 from engine.checks import check
 from engine.config import EngineConfig
 from engine.dispatch import Dispatcher
 from engine.inbox import Inbox, draining
 from engine.intake import Intake
+from engine.ledger.entry import refused_row
+from engine.ledger.reader import LedgerReader
 from engine.lifecycle import Lifecycle
 from engine.meters import Meters, MetersView
 from engine.protocol import Health, Loading
@@ -46,6 +48,7 @@ class Engine:
         self._clock = self._parts.clock
         self._inbox = Inbox(config.queue_limit)
         self._publisher = Publisher(config.parallel, self._clock, self._parts.probe())
+        self._ledger = open_ledger(config, self._parts.wall)
         self._state: EngineState | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -81,14 +84,26 @@ class Engine:
 
     def submit(self, request: Request, sink: EventSink) -> None:
         state = self._state
-        if state is not None:
-            error = check(request, state.served, state.model.runner.vocab_size)
-            if error is not None:
-                raise self._inbox.refuse(error)
-        self._inbox.submit(request, sink)
+        try:
+            if state is not None:
+                error = check(request, state.served, state.model.runner.vocab_size)
+                if error is not None:
+                    raise self._inbox.refuse(error)
+            self._inbox.submit(request, sink)
+        except RequestError as error:
+            if self._ledger is not None:
+                self._ledger.add(refused_row(request, error.message, wall=self._parts.wall()))
+            raise
 
     def cancel(self, request_id: str) -> None:
         self._inbox.cancel(request_id)
+
+    def end(self, request_id: str) -> None:
+        self._inbox.end(request_id)
+
+    @property
+    def ledger(self) -> LedgerReader | None:
+        return None if self._ledger is None else LedgerReader(self._ledger.path)
 
     def health(self) -> Health:
         return self._publisher.read()
@@ -116,7 +131,10 @@ class Engine:
 
     def load(self) -> None:
         """Load the model and open the door."""
+        if self._ledger is not None:
+            self._ledger.start()
         state = boot(self._config, self._parts, self._inbox, self._progress)
+        state.ledger = self._ledger
         lifecycle = Lifecycle(state)
         self._intake = Intake(state, lifecycle)
         self._dispatcher = Dispatcher(state, lifecycle)
@@ -150,6 +168,7 @@ class Engine:
             self.load()
         except BaseException as failure:  # noqa: BLE001 - handed to whoever waits for the model
             self._failure = failure
+            self._close_ledger()
             self._ready.set()
             self._ended.set()
             return
@@ -194,7 +213,12 @@ class Engine:
             self._intake.end_all(draining(), None)
             self._publisher.publish(draining=True, at_once=True)
             self._state.pool.close()
+        self._close_ledger()
         self._ended.set()
+
+    def _close_ledger(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
 
     def _progress(self, loading: Loading) -> None:
         if self._closing:

@@ -35,6 +35,11 @@ def read_turn(reading_slot: int, remaining: int) -> str:
     return f"waits while slot {reading_slot} reads its prompt ({remaining:,} tokens to go)"
 
 
+def left(completion: int) -> str:
+    """Why a request ended whose client left."""
+    return f"its client left; {_count(completion, 'token')} had been generated"
+
+
 def queue_full(limit: int, waiting_now: int) -> str:
     return f"the queue is full: {_count(waiting_now, 'request')} waiting, the limit is {limit} (TANDEM_QUEUE_LIMIT)"
 

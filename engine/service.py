@@ -22,6 +22,7 @@ from engine.http.app import App
 from engine.http.server import AppServer
 from engine.keyring import SecretsUnusable, require_keys
 from engine.listening import HostNotAllowed, Listening, PortInUse, bind
+from engine.log_ring import LogRing
 from engine.notify import CLOSING_S, Notifier, unit_name
 from engine.request import RequestError
 from engine.snapshot import version
@@ -76,12 +77,13 @@ def run(
         if config.state_dir is not None:
             write_record(config.state_dir, _record(listening, unit_name() if notifier.address else None))
             stack.callback(remove_record, config.state_dir)
+        ring = stack.enter_context(_kept_log())
         log.info("loading %s; /health at %s says how far it is", config.model_name, listening.url)
         try:
             engine = (open_engine or _open_engine)(config)
         except KeyboardInterrupt:
             return 0
-        return uvloop.run(_Service(engine, service, listening, config.state_dir, notifier).serve())
+        return uvloop.run(_Service(engine, service, listening, config.state_dir, notifier, ring).serve())
 
 
 @contextmanager
@@ -93,6 +95,18 @@ def _stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _kept_log() -> Iterator[LogRing]:
+    """A ring that keeps what this process logs."""
+    ring = LogRing()
+    root = logging.getLogger()
+    root.addHandler(ring)
+    try:
+        yield ring
+    finally:
+        root.removeHandler(ring)
 
 
 def _open_engine(config: EngineConfig) -> OwnedEngine:
@@ -116,13 +130,14 @@ class _Service:
         listening: Listening,
         state_dir: Path | None,
         notifier: Notifier,
+        ring: LogRing,
     ) -> None:
         self._engine = engine
         self._config = service
         self._listening = listening
         self._state_dir = state_dir
         self._notifier = notifier
-        self._app = App(engine, service, version())
+        self._app = App(engine, service, version(), ring)
         self._server = AppServer(self._app)
         self._signalled = asyncio.Event()
 

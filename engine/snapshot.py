@@ -89,6 +89,7 @@ class SnapshotBuilder:
             roles=state.roles.shown(now),
             speculation=protocol.Speculation(drafters=[], rounds=0, drafted=0, accepted=0),
             round_stats=state.meters.round_stats(),
+            ledger=protocol.LedgerState() if state.ledger is None else state.ledger.state(),
             defect=state.defect,
         )
 
@@ -223,6 +224,7 @@ def totals(counters: Counters, refused_at_door: int) -> protocol.Totals:
         errors=ended[Ending.ERROR],
         timeouts=ended[Ending.TIMEOUT],
         abandoned=ended[Ending.ABANDONED],
+        cancelled=ended[Ending.CANCELLED],
         waiting_memory=counters.waiting_memory,
     )
 

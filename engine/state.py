@@ -16,6 +16,7 @@ from engine.inbox import Inbox
 from engine.job import Choice, Job
 from engine.kv.pool import KvPool
 from engine.kv.ranges import RangeBacking
+from engine.ledger.writer import Ledger
 from engine.memory.admission import ReservationLedger
 from engine.memory.budget import Floors, SplitMeter
 from engine.memory.card import AllocatorBlocks
@@ -29,7 +30,7 @@ from engine.scheduler import DecodeShare
 from engine.slot import Slot
 
 Clock = Callable[[], float]
-"""Seconds that only ever grow."""
+"""Seconds that only ever grow; as `wall`, the Unix time, which may be set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class EngineState:
 
     config: EngineConfig
     clock: Clock
+    wall: Clock
     inbox: Inbox
     model: LoadedModel
     served: ServedModel
@@ -97,6 +99,7 @@ class EngineState:
     share: DecodeShare
     counters: Counters = field(default_factory=Counters)
     meters: Meters = field(default_factory=Meters)
+    ledger: Ledger | None = None
     jobs: dict[str, Job] = field(default_factory=dict)
     queue: list[Job] = field(default_factory=list)
     roles: PlannedRoles = field(default_factory=PlannedRoles)

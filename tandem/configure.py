@@ -42,6 +42,8 @@ def engine_config(settings: Settings, model: Path, model_name: str) -> EngineCon
         state_dir=state_dir(settings),
         residency_file=residency_file(settings),
         role_margin_bytes=settings.role_reload_margin_gb,
+        ledger_days=float(settings.ledger_days),
+        ledger_rows=settings.ledger_rows,
     )
 
 
@@ -56,6 +58,7 @@ def service_config(settings: Settings) -> ServiceConfig:
         metrics_token=settings.metrics_token,
         admin_token=settings.admin_token,
         visible_status=settings.visible_status == "reasoning",
+        vllm_metrics=settings.metrics_aliases == "vllm",
     )
 
 

@@ -316,6 +316,20 @@ class Settings:
         default_text="none",
         secret=True,
     )
+    ledger_days: int = _row(
+        SERVICE,
+        Whole(0, 36500),
+        30,
+        "How long the ledger keeps a request's counts and times; 0 keeps no ledger.",
+        unit="days",
+    )
+    ledger_rows: int = _row(SERVICE, Whole(1), 1_000_000, "How many requests the ledger keeps at most.", unit="rows")
+    metrics_aliases: str = _row(
+        SERVICE,
+        OneOf(("off", "vllm")),
+        "off",
+        "Show some metrics under vLLM's names too, for routers that know those.",
+    )
     log_format: str = _row(
         SERVICE,
         OneOf(("auto", "text", "json")),

@@ -15,6 +15,7 @@ from starlette.routing import Route, Router
 
 from engine.api import EnginePort, ServedModel
 from engine.config import ServiceConfig
+from engine.http.admin import Admin
 from engine.http.errors import internal
 from engine.http.exchange import Exchange, Exchanges, Job
 from engine.http.fields import Fields, decode_object
@@ -41,6 +42,7 @@ from engine.http.wire import (
     respond,
 )
 from engine.inbox import loading
+from engine.log_ring import LogRing
 from engine.memory.trim import return_free_memory
 from engine.request import RequestError
 
@@ -80,14 +82,17 @@ def _route(method: str, pattern: str, handler: Handler) -> Route:
 class App:
     """The ASGI application over one engine."""
 
-    def __init__(self, engine: EnginePort, service: ServiceConfig, version: str) -> None:
+    def __init__(
+        self, engine: EnginePort, service: ServiceConfig, version: str, log_ring: LogRing | None = None
+    ) -> None:
         self._engine = engine
         self._service = service
         self._version = version
         self._guard = Guard(service)
-        self._metrics = Metrics(engine.health)
+        self._metrics = Metrics(engine, aliases=service.vllm_metrics)
         self.exchanges = Exchanges(engine, service, self._metrics)
         pages = Pages(engine, self._guard, self._metrics)
+        admin = Admin(engine, self._guard, self.exchanges, log_ring or LogRing())
         self._router = Router(
             [
                 _route("POST", "/v1/chat/completions", self._chat),
@@ -98,6 +103,13 @@ class App:
                 _route("GET", "/health", pages.health),
                 _route("GET", "/metrics", pages.metrics),
                 _route("GET", "/slots", pages.slots),
+                _route("GET", "/admin/requests", admin.requests),
+                _route("GET", "/admin/requests/{id}", admin.request),
+                _route("GET", "/admin/log", admin.log),
+                _route("POST", "/admin/requests/{id}/cancel", admin.cancel),
+                _route("POST", "/admin/roles/{name}/load", admin.load),
+                _route("POST", "/admin/roles/{name}/unload", admin.unload),
+                _route("POST", "/admin/drain", admin.drain),
                 *(_route("POST", path, _not_built) for path in NOT_BUILT),
             ],
             redirect_slashes=False,
@@ -127,7 +139,8 @@ class App:
             await refuse(scope, send, _wrong_method(scope, error), headers=_allow(error))
         except Exception as error:
             # The last resort of one request: the others go on, so nothing may pass. After headers the server closes.
-            log.error("request %s failed: %s", context.request_id, type(error).__name__, exc_info=error)
+            extra = {"request": context.request_id}
+            log.error("request %s failed: %s", context.request_id, type(error).__name__, exc_info=error, extra=extra)
             if context.started:
                 raise
             await refuse(scope, send, internal("answering the request"))

@@ -12,6 +12,8 @@ _KINDS = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    409: "conflict_error",
+    410: "cancelled_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
     501: "not_supported_error",

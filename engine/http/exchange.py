@@ -38,6 +38,7 @@ class Exchanges:
         self.metrics = metrics
         self._room: Mailroom | None = None
         self._open: dict[str, Mailbox] = {}
+        self._submitted: set[str] = set()
 
     def room(self) -> Mailroom:
         if self._room is None:
@@ -48,7 +49,21 @@ class Exchanges:
         mailbox = self._open[request_id] = Mailbox(self.room())
         return mailbox
 
+    def submit(self, request: Request, mailbox: Mailbox) -> None:
+        """Hand a request to the engine. Raises RequestError where it is refused."""
+        self.engine.submit(request, mailbox)
+        self._submitted.add(request.id)
+
+    def holds(self, request_id: str) -> bool:
+        """Whether the engine has that request, running or waiting."""
+        return request_id in self._submitted
+
+    def ended(self, request_id: str) -> None:
+        """The engine is done with it."""
+        self._submitted.discard(request_id)
+
     def leave(self, request_id: str) -> None:
+        self.ended(request_id)
         self._open.pop(request_id).close()
 
     @property
@@ -75,6 +90,7 @@ class Exchange:
         self._mailbox = exchanges.enter(request_id)
         self._started = time.monotonic()
         self._first_text: float | None = None
+        self._reason = FinishReason.STOP
         self._submitted = False
         self._ended = False
         self._headers_sent = False
@@ -111,7 +127,7 @@ class Exchange:
             if job.prompt_only:
                 self._answer_prompt_only(job.request)
             else:
-                self._engine.submit(job.request, self._mailbox)
+                self._exchanges.submit(job.request, self._mailbox)
                 self._submitted = True
             if job.request.stream:
                 await self._stream(job.renderer)
@@ -122,7 +138,9 @@ class Exchange:
         except Exception as error:
             if not self._headers_sent:
                 raise
-            log.error("request %s failed in its stream: %s", self._id, type(error).__name__, exc_info=error)
+            what = type(error).__name__
+            extra = {"request": self._id}
+            log.error("request %s failed in its stream: %s", self._id, what, exc_info=error, extra=extra)
             last = job.renderer.failed(internal("writing the stream"))
             await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
@@ -148,6 +166,8 @@ class Exchange:
                 progress.note(event)
                 if isinstance(event, Text):
                     self._note_text()
+                elif isinstance(event, Finished):
+                    self._reason = event.reason
             await self._mailbox.wait()
 
     async def _stream(self, renderer: Renderer) -> None:
@@ -197,6 +217,7 @@ class Exchange:
             return renderer.text(event)
         if isinstance(event, Finished):
             progress.admitted = True
+            self._reason = event.reason
             return renderer.finished(event)
         if isinstance(event, Done):
             self._end(event)
@@ -213,5 +234,6 @@ class Exchange:
 
     def _end(self, done: Done) -> None:
         self._ended = True
+        self._exchanges.ended(self._id)
         ttft = None if self._first_text is None else self._first_text - self._started
-        self._exchanges.metrics.finished(done, ttft_s=ttft, duration_s=time.monotonic() - self._started)
+        self._exchanges.metrics.finished(done, self._reason, ttft_s=ttft, duration_s=time.monotonic() - self._started)

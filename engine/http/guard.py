@@ -112,6 +112,28 @@ class Guard:
             return self._token_of(scope) == ADMIN
         return _is_local(scope)
 
+    def require_inside(self, scope: Scope) -> None:
+        """Raises RequestError(403) for a client that may not see inside."""
+        if not self.may_see_inside(scope):
+            raise RequestError(
+                f"{scope['path']} is for loopback clients and for the metrics or admin token",
+                status=403,
+                code="not_local",
+            )
+
+    def require_operator(self, scope: Scope) -> None:
+        """Raises RequestError(403) for a client that may not act. Where loopback is all that it takes, a web page may
+        not: the operator's own browser would act for whoever wrote it."""
+        if not self.may_act(scope):
+            raise RequestError(
+                "this is for the operator: with the admin token as Authorization: Bearer where one is set, else from "
+                "this machine",
+                status=403,
+                code="not_operator",
+            )
+        if header(scope, b"origin") is not None and self._token_of(scope) != ADMIN:
+            raise RequestError("without an admin token no web page may do this", status=403, code="not_operator")
+
     def _token_of(self, scope: Scope) -> str | None:
         """Which token the client has: `admin`, `metrics` or none."""
         given = (_bearer(scope) or "").encode("latin-1")

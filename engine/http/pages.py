@@ -79,24 +79,16 @@ class Pages:
         await respond(scope, send, 200 if ok else 503, body, headers=headers)
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._require_inside(scope)
+        self._guard.require_inside(scope)
         await respond(scope, send, 200, self._metrics.text(), content_type=CONTENT_TYPE, headers=_NO_STORE)
 
     async def slots(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._require_inside(scope)
+        self._guard.require_inside(scope)
         health = self._engine.health()
         wants_free = parse_qs(scope["query_string"].decode("latin-1")).get("fail_on_no_slot", ["0"])[-1]
         free = any(lane.state is LaneState.IDLE for lane in health.lanes)
         status = 503 if wants_free in ("1", "true") and not free else 200
         await respond(scope, send, status, encode(slot_views(health)), headers=_NO_STORE)
-
-    def _require_inside(self, scope: Scope) -> None:
-        if not self._guard.may_see_inside(scope):
-            raise RequestError(
-                f"{scope['path']} is for loopback clients and for the metrics or admin token",
-                status=403,
-                code="not_local",
-            )
 
 
 def _card(model: ServedModel) -> ModelCard:

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from engine.api import ChatPrompt, ServedModel
+from engine.inbox import cancelled
+from engine.ledger.reader import LedgerReader
 from engine.meters import Meters, MetersView
 from engine.protocol import (
     CacheLevel,
@@ -37,6 +39,7 @@ from engine.request import (
     Done,
     Event,
     EventSink,
+    Failed,
     Finished,
     FinishReason,
     Reading,
@@ -156,6 +159,7 @@ class ScriptedEngine:
         self.tickets: list[Ticket] = []
         self.draining = False
         self.measured = Meters()
+        self.ledger: LedgerReader | None = None
 
     def submit(self, request: Request, sink: EventSink) -> None:
         if self.refusal is not None:
@@ -176,6 +180,12 @@ class ScriptedEngine:
         for ticket in self.tickets:
             if ticket.request.id == request_id:
                 ticket.cancelled.set()
+
+    def end(self, request_id: str) -> None:
+        for ticket in self.tickets:
+            if ticket.request.id == request_id:
+                ticket.cancelled.set()
+                ticket.put(Failed(cancelled()))
 
     def health(self) -> Health:
         return self.snapshot
