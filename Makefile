@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 SERVE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test check format docs clean
+.PHONY: help setup serve console test test-monitoring check format docs clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## build .venv with an editable install; does nothing while it is current
 
@@ -29,6 +29,11 @@ test: $(STAMP) ## run the whole suite; fetches the built-in model once
 	$(BIN)/tandem models pull smollm2-135m
 	$(BIN)/python -m pytest
 
+test-monitoring: $(STAMP) ## check alert rules and metrics with promtool, fetched where it is not installed
+	mkdir -p .cache
+	$(BIN)/python -m tests.ops.exposition >.cache/metrics.txt
+	ops/monitoring/check.sh --metrics <.cache/metrics.txt
+
 check: $(STAMP) ## lint, formatting, strict types, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,4 +48,4 @@ docs: $(STAMP) ## write the generated reference pages and ops/serve.env again
 	$(BIN)/python -m tandem.reference
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .cache
