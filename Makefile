@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SERVE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve console test test-monitoring check format docs clean
+.PHONY: help setup serve console test test-monitoring test-web check format docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -16,7 +16,7 @@ setup: $(STAMP) ## build .venv with an editable install; does nothing while it i
 $(STAMP): pyproject.toml constraints.txt
 	@echo 'Building $(VENV): about 2.5 GB, once.'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[test,web]'
 	touch $(STAMP)
 
 serve: $(STAMP) ## serve the built-in model to four clients at once (SERVE_FLAGS adds flags)
@@ -33,6 +33,11 @@ test-monitoring: $(STAMP) ## check alert rules and metrics with promtool, fetche
 	mkdir -p .cache
 	$(BIN)/python -m tests.ops.exposition >.cache/metrics.txt
 	ops/monitoring/check.sh --metrics <.cache/metrics.txt
+
+test-web: $(STAMP) ## run the console in a real Chromium, installed with apt-get where there is none
+	command -v chromium >/dev/null || { \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; }
+	$(BIN)/python -m pytest tests/web
 
 check: $(STAMP) ## lint, formatting, strict types, import layers
 	$(BIN)/ruff check .

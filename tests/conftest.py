@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+
+# What needs more than a checkout, such as a browser.
+APART = (Path(__file__).parent / "web",)
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +26,11 @@ def logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
     server.setLevel(server_level)
     structlog.reset_defaults()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A folder with a target of its own is collected only where it is asked for by name."""
+    asked = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
+    if collection_path in APART and not any(path.is_relative_to(collection_path) for path in asked):
+        return True
+    return None
