@@ -126,7 +126,7 @@ def _waiting(entry: QueueView) -> Entry:
     return Entry(
         time="waiting",
         client=entry.client,
-        prompt=entry.prompt.removesuffix(" tok"),
+        prompt=entry.prompt.removesuffix(" tok").replace(",", ""),
         cached="",
         answer="",
         queue=entry.since.replace(" ", ""),
