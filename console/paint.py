@@ -31,7 +31,7 @@ _VIEWS = {
 }
 
 # The views in which a row can be opened.
-OPENING = frozenset({ViewName.LANES, ViewName.REQUESTS})
+OPENING = frozenset({ViewName.LANES, ViewName.QUEUE, ViewName.REQUESTS})
 
 # Which view says at length what a panel of the overview says in short.
 OPENS = {

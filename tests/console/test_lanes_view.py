@@ -135,14 +135,14 @@ def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> Sna
 
 
 def test_pictures(picture: SnapshotAssertion) -> None:
-    opened = {"opened": Moment("story", 58, keys=("j", "j", "enter"))}
+    opened = {"opened": Moment("story", 36, keys=("j", "j", "enter"))}
     for name, svg in film("2", (120, 36), STATES | opened).items():
         assert svg == picture(name=name)
 
 
 @pytest.mark.parametrize(("size", "scene"), [((60, 18), "story"), ((80, 24), "crowd"), ((200, 60), "story")])
 def test_other_sizes(size: tuple[int, int], scene: str, picture: SnapshotAssertion) -> None:
-    for svg in film("2", size, {scene: Moment(scene, 40)}).values():
+    for svg in film("2", size, {scene: Moment(scene, 30)}).values():
         assert svg == picture
 
 
