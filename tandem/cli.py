@@ -38,6 +38,7 @@ COMMANDS: dict[str, CommandSpec] = {
     "chat": CommandSpec("tandem.chat", "Talk to the running engine.", LOOKING),
     "bench": CommandSpec("tandem.bench.app", "Measure levels c1, c2, c4 and compare the texts.", LOOKING),
     "check": CommandSpec("tandem.check", "Prove that company does not change a text.", LOOKING),
+    "usage": CommandSpec("tandem.usage", "Add up what was served, by day, client or model.", LOOKING),
     "residency": CommandSpec("tandem.residency", "Which small models fit beside the engine, and why.", LOOKING),
     "models": CommandSpec("tandem.models", "List, fetch and inspect models.", CARING),
     "config": CommandSpec("tandem.configs", "Show, write and validate the settings.", CARING),
