@@ -34,6 +34,8 @@ COMMANDS: dict[str, CommandSpec] = {
     "restart": CommandSpec("tandem.background", "Stop, then start again with the same flags.", SERVING, member=True),
     "status": CommandSpec("tandem.background", "Say what the running engine does.", SERVING, member=True),
     "logs": CommandSpec("tandem.background", "Show the background engine's log.", SERVING, member=True),
+    "service": CommandSpec("tandem.service.app", "Install the engine as a systemd unit of yours.", SERVING),
+    "hold": CommandSpec("tandem.service.hold", "Run a command with the box to itself, then serve again.", SERVING),
     "console": CommandSpec("tandem.watch", "Watch lanes, memory, roles and the queue, live.", LOOKING),
     "chat": CommandSpec("tandem.chat", "Talk to the running engine.", LOOKING),
     "bench": CommandSpec("tandem.bench.app", "Measure levels c1, c2, c4 and compare the texts.", LOOKING),
