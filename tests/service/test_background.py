@@ -17,7 +17,7 @@ import pytest
 from engine.state_dir import is_locked, lock_state_dir, read_record
 from tandem.exits import Exit
 from tandem.register import Running
-from tandem.wire import Address, Unreachable, health
+from tandem.wire import Address, Unreachable, get, health
 from tests.service.conftest import LONG_S, Box
 
 pytestmark = [pytest.mark.service, pytest.mark.model]
@@ -48,6 +48,41 @@ def test_logs_show_the_last_lines_and_no_prompt(running: Box) -> None:
     assert json.loads(lines[-1])["event"] == "[req]"
     assert " [req] id=" in running.tandem("logs", "-n", "1").stdout
     assert "marmalade" not in running.tandem("logs", "-n", "10000").stdout
+
+
+def test_usage_and_the_ledger_tell_what_was_served(running: Box) -> None:
+    asked = running.tandem("chat", "marmalade", "--max-tokens", "5", "--temperature", "0")
+    assert asked.returncode == Exit.OK
+    address = Address.of(running.record.url)
+    deadline = time.monotonic() + LONG_S
+    while not (rows := json.loads(get(address, "/admin/requests?limit=1&q=chat")[1])["rows"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (row,) = rows
+    assert 0 < row["completion_tokens"] <= 5
+    assert 0 <= row["queue_s"] <= row["ttft_s"] <= row["total_s"]
+    before = json.loads(running.tandem("usage", "--json").stdout)["total"]
+    assert before["requests"] >= 1
+    assert before["completion_tokens"] >= row["completion_tokens"]
+    assert b"marmalade" not in (running.state_dir / "ledger.sqlite").read_bytes()
+
+
+def test_an_operator_ends_a_stream(running: Box) -> None:
+    address = Address.of(running.record.url)
+    with open_stream(running, 900) as stream:
+        deadline = time.monotonic() + LONG_S
+        while not (here := [lane.request.id for lane in health(address).lanes if lane.request is not None]):
+            assert time.monotonic() < deadline
+        head = f"POST /admin/requests/{here[0]}/cancel HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", running.port), timeout=LONG_S) as operator:
+            operator.sendall(head.encode())
+            assert b'"done":true' in rest_of(operator)
+        heard = b""
+        while not heard.endswith(b"0\r\n\r\n"):
+            heard += stream.recv(65536)
+    assert b"cancelled by the operator" in heard
+    while health(address).parallel.totals.cancelled != 1:
+        assert time.monotonic() < deadline
 
 
 def test_a_second_start_is_refused(running: Box) -> None:
