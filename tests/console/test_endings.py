@@ -48,14 +48,14 @@ WAITING = replace(UNREAD, slot=None)
         (replace(WAITING, finish=Finish.REFUSED), "refused: the engine gave no reason"),
         (
             replace(ROW, finish=Finish.ABANDONED, reason="its client left after 61 of at most 256 tokens"),
-            "its client left after 61 of at most 256 tokens, 8.2 s after it came",
+            "after 8.2 s, its client left after 61 of at most 256 tokens",
         ),
-        (replace(WAITING, finish=Finish.ABANDONED), "its client left while it waited, 8.2 s after it came"),
+        (replace(WAITING, finish=Finish.ABANDONED), "after 8.2 s, its client left while it waited"),
         (
             replace(UNREAD, finish=Finish.ABANDONED),
-            "its client left while its prompt of 301 tokens was read, 8.2 s after it came",
+            "after 8.2 s, its client left while its prompt of 301 tokens was read",
         ),
-        (replace(ROW, finish=Finish.CANCELLED), "cancelled after 256 tokens, 8.2 s after it came"),
+        (replace(ROW, finish=Finish.CANCELLED), "after 8.2 s, cancelled after 256 tokens"),
         (
             replace(WAITING, finish=Finish.TIMEOUT, reason="no slot came free within 240 s"),
             "ran out of time: no slot came free within 240 s",

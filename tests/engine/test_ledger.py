@@ -114,6 +114,21 @@ def test_every_other_way_to_end(kept: Make) -> None:
     assert (totals.abandoned, totals.cancelled, totals.refused, totals.timeouts, totals.errors) == (1, 1, 2, 2, 1)
 
 
+def test_how_far_it_was_when_its_client_left(kept: Make) -> None:
+    r = kept()
+    reading, _ = r.submit(list(range(1, 200)), 10)
+    waiting, _ = r.submit(PROMPT, 10)
+    r.turns(3)
+    read = r.engine._serving().slots[0].state.rows
+    assert 0 < read < 199
+    r.engine.cancel(waiting)
+    r.engine.cancel(reading)
+    r.settle()
+    found = {row.id: row.reason for row in rows(r)}
+    assert found[waiting] == "its client left while it waited"
+    assert found[reading] == f"its client left with {100 * read // 199} % of its prompt read"
+
+
 def fail(batch: RowBatch) -> None:
     raise RuntimeError("a kernel failed")
 
