@@ -25,11 +25,11 @@ class Moment:
 
 # Each scene starts a younger engine, so none leaves a trace in the next.
 STATES = {
-    "idle": Moment("idle", 20),
+    "idle": Moment("idle", 6),
     "busy": Moment("story", 26),
     "waiting": Moment("waiting", 12),
-    "draining": Moment("draining", 12),
-    "lost": Moment("busy", 12, lost=True),
+    "draining": Moment("draining", 6),
+    "lost": Moment("busy", 6, lost=True),
 }
 
 

@@ -119,18 +119,18 @@ def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> Sna
 
 
 def test_pictures(picture: SnapshotAssertion) -> None:
-    more = {"pressure": Moment("pressure", 60), "devices": Moment("devices", 20)}
+    more = {"pressure": Moment("pressure", 40), "devices": Moment("devices", 12)}
     for name, svg in film("4", (120, 36), STATES | more).items():
         assert svg == picture(name=name)
 
 
 @pytest.mark.parametrize("size", [(60, 18), (80, 24), (200, 60)])
 def test_other_sizes(size: tuple[int, int], picture: SnapshotAssertion) -> None:
-    for svg in film("4", size, {"pressure": Moment("pressure", 30)}).values():
+    for svg in film("4", size, {"pressure": Moment("pressure", 16)}).values():
         assert svg == picture
 
 
 def test_without_colour(picture: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    for svg in film("4", (120, 36), {"devices": Moment("devices", 20)}).values():
+    for svg in film("4", (120, 36), {"devices": Moment("devices", 12)}).values():
         assert svg == picture
