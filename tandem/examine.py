@@ -28,9 +28,9 @@ from engine.state_dir import is_locked, read_record
 from tandem.advice import MOST_SLOTS, SlotAdvice, recommend
 from tandem.configure import secrets_file, state_dir
 from tandem.exits import CommandError, Exit
-from tandem.linger import linger
 from tandem.origins import Resolved
 from tandem.register import running
+from tandem.service.unit import lingers
 from tandem.settings import Settings
 from tandem.wire import Address, health
 
@@ -232,12 +232,14 @@ def _keys(resolved: Resolved) -> Line:
 
 
 def _linger() -> Line:
-    found = linger()
-    if found.lingers is None:
-        return Line("linger", Verdict.OK, "systemd does not run this box: `tandem start` outlives the login")
-    if found.lingers:
-        return Line("linger", Verdict.OK, f"{found.user}'s services outlive the login")
-    return Line("linger", Verdict.NOTE, f"{found.user}'s systemd services end with the last session; `{found.fix}`")
+    match lingers():
+        case True:
+            return Line("linger", Verdict.OK, "your systemd services outlive the login")
+        case False:
+            fix = "`loginctl enable-linger` keeps them"
+            return Line("linger", Verdict.NOTE, f"your systemd services end with your last session; {fix}")
+        case None:
+            return Line("linger", Verdict.OK, "not known: no systemd answers here; `tandem start` outlives the login")
 
 
 def _terminal(environ: Mapping[str, str]) -> Line:

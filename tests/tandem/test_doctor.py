@@ -17,7 +17,6 @@ from tandem.advice import MOST_SLOTS, recommend, say
 from tandem.cli import run
 from tandem.examine import _colours
 from tandem.exits import Exit
-from tandem.linger import linger
 from tandem.paths import default_state_dir
 from tests.support.models import default_model
 
@@ -167,16 +166,23 @@ def test_a_model_that_is_not_fetched_is_no_failure(
     assert "tandem models pull smollm2-135m" in capsys.readouterr().out
 
 
-def test_who_lingers(tmp_path: Path) -> None:
-    systemd, lingering = tmp_path / "systemd", tmp_path / "linger"
-    assert linger(systemd=systemd, lingering=lingering).lingers is None
-    systemd.mkdir()
-    found = linger(systemd=systemd, lingering=lingering)
-    assert found.lingers is False
-    assert found.fix == f"sudo loginctl enable-linger {found.user}"
-    lingering.mkdir()
-    (lingering / found.user).touch()
-    assert linger(systemd=systemd, lingering=lingering).lingers
+@pytest.mark.parametrize(
+    ("lingers", "verdict", "words"),
+    [(True, "ok", "outlive"), (False, "note", "loginctl enable-linger"), (None, "ok", "not known")],
+)
+def test_who_lingers(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    lingers: bool | None,
+    verdict: str,
+    words: str,
+) -> None:
+    monkeypatch.setenv("TANDEM_PORT", "0")
+    monkeypatch.setattr("tandem.examine.lingers", lambda: lingers)
+    assert run(["doctor", "--json"]) == Exit.OK
+    found = lines_of(capsys)["linger"]
+    assert found[0] == verdict
+    assert words in found[1]
 
 
 @pytest.mark.parametrize(
