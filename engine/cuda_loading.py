@@ -26,12 +26,15 @@ from kernels.forms import Form, RawTensor
 MAX_ROWS = 512
 """Rows of a prompt chunk where no setting names them: a card reads many rows as fast as few."""
 
-FORMS = frozenset({Form.F32, Form.F16, Form.BF16, Form.Q4_0, Form.Q4_1, Form.Q8_0})
-"""Forms that the card's kernels take: 4-bit ones stay so where a matrix's shape allows it, all else becomes 16-bit."""
-
-_UNPACK_TABLE, _UNPACK_MATRIX = 14, 48
-"""Bytes that a value of the embedding table, or of a matrix and its neighbour, takes for a moment while it is unpacked:
-the file's bytes, float32 terms and the result; quants as int64 while they are packed anew."""
+_UNPACK_TABLE = 14
+"""Bytes that a value of the embedding table takes for a moment while it is unpacked: the file's, float32 terms and the
+result."""
+_PACK_CHUNK = (1 << 24) * 48
+"""Bytes at most that packing takes for a moment beside the file's and the packed ones: quants as integers."""
+_PACKED_BITS = {
+    Form.Q4_0: 5.0, Form.Q4_1: 5.0, Form.Q4_K: 5.0, Form.Q5_K: 9.0, Form.Q6_K: 9.0, Form.Q8_0: 8.5,
+}  # fmt: skip
+"""Bits of a packed value; forms not named here are held in 16."""
 
 Progress = Callable[[Loading], None]
 
@@ -105,7 +108,6 @@ def load_on_card(
     """
     allocator = opened.allocator
     baseline = CardProbe(allocator).read()
-    _refuse_forms(card, tensors)
     _refuse_size(card, tensors, baseline.available)
     try:
         runner = opened.runner(config, tensors, max_rows=max_rows, positions=positions)
@@ -147,27 +149,23 @@ def _powers(most: int) -> list[int]:
     return sorted({*(1 << i for i in range(most.bit_length())), most})
 
 
-def _refuse_forms(card: Card, tensors: Mapping[str, RawTensor]) -> None:
-    for name in tensors:
-        form = tensors[name].form
-        if form not in FORMS:
-            allowed = ", ".join(sorted(FORMS))
-            raise UnusableDevice(f"{card.device}: {name} is {form}, and a card runs {allowed} so far; use cpu")
-
-
 def _refuse_size(card: Card, tensors: Mapping[str, RawTensor], available: int) -> None:
     weights = room = 0
     for name in tensors:
         tensor = tensors[name]
         values = math.prod(tensor.shape)
+        packed = round(values * _PACKED_BITS.get(tensor.form, 0) / 8)
+        table = name == "token_embd.weight"
         if len(tensor.shape) == 1:
             weights += 4 * values
-        elif name == "token_embd.weight" or tensor.form not in (Form.Q4_0, Form.Q4_1):
+            continue
+        if table or not packed:
             weights += 2 * values
             room = max(room, _UNPACK_TABLE * values)
-        else:
-            weights += values // 2 + values // 8
-            room = max(room, _UNPACK_MATRIX * values)
+        if packed and not (table and "output.weight" in tensors):
+            weights += packed
+            # A matrix and its neighbours are packed one by one and then joined.
+            room = max(room, min(48 * values, _PACK_CHUNK) + 3 * packed)
     if weights + room > available:
         fits = max(0, available - room)
         raise UnusableDevice(

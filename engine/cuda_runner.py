@@ -48,7 +48,9 @@ class CudaRunner:
         self.vocab_size = config.vocab
         self.layout = kv_layout(config)
         self.backend = self.program.name
-        self.backend_reason = "NVRTC packs 4-bit weights" if packs else "no NVRTC: 4-bit weights are unpacked at load"
+        self.backend_reason = (
+            "NVRTC compiles for packed weights" if packs else "no NVRTC: weights are unpacked to 16 bits"
+        )
         self._device = device
         self._base: NDArray[np.uint64] | None = None
         self._device_base = torch.empty(0, dtype=torch.int64, device=device)

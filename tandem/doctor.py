@@ -24,11 +24,16 @@ def doctor(
         typer.Option("--client", metavar="|".join(CLIENTS), help="Print how this client is set up, changing nothing."),
     ] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The engine's address, for --client.")] = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Measure the card's kernels for the model and keep the fastest launch shapes."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this box and recommend a slot count.
 
-    Exit 1 where something would keep an engine from starting, exit 2 for a model that is not known.
+    Exit 1 where something would keep an engine from starting, or no card can be tuned, exit 2 for a model that is not
+    known.
     """
     resolved = resolve(Flags({"model": model} if model else {}))
     if client is not None:
@@ -38,6 +43,11 @@ def doctor(
         return
     if url is not None:
         raise CommandError("--url goes with --client alone", Exit.USAGE)
+    if tune:
+        from tandem.tune import tune as measure
+
+        measure(resolved.settings)
+        return
     report = examine(resolved)
     if json:
         output.emit_json(report)

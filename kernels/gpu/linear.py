@@ -21,7 +21,8 @@ from kernels.gpu.launch import (
     leave_product,
     require_cuda_or_interpreter,
 )
-from kernels.gpu.tiles import Tile, segmented_tile, tile_for
+from kernels.gpu.tile_cache import tile_for
+from kernels.gpu.tiles import Tile, segmented_tile
 
 
 class Epilogue(StrEnum):
@@ -38,11 +39,13 @@ def _linear_kernel(
     x_ptr,
     w_ptr,
     out_ptr,
+    alpha_ptr,
     rows,
     n,
     k,
     x_stride,
     out_stride,
+    HAS_ALPHA: tl.constexpr,
     EPILOGUE: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
@@ -111,6 +114,10 @@ def _linear_kernel(
     leave_product(MODE)
     acc = tl.trans(total) if SWAP else total
     up = tl.trans(total_up) if SWAP else total_up
+    if HAS_ALPHA:
+        acc *= tl.load(alpha_ptr + offs_n, mask=offs_n < n, other=0.0)[None, :]
+    if HAS_ALPHA and EPILOGUE == "gated":
+        up *= tl.load(alpha_ptr + n + offs_n, mask=offs_n < n, other=0.0)[None, :]
     if EPILOGUE == "gated":
         acc = acc / (1.0 + tl.exp(-acc)) * up
     out_ptrs = out_ptr + offs_m[:, None].to(tl.int64) * out_stride + offs_n[None, :]
@@ -128,12 +135,13 @@ def linear(
     tile: Tile | None = None,
     segments: int = 1,
     mode: LaunchMode | None = None,
+    alpha: torch.Tensor | None = None,
 ) -> None:
-    """out[i, j] = epilogue(sum over k of x[i, k] * w[j, k]).
+    """out[i, j] = epilogue(alpha[j] * sum over k of x[i, k] * w[j, k]).
 
     x: (rows, k) bf16 or float16, contiguous along k. w: (n, k) of the same type, contiguous, (2n, k) for GATED. out:
-    (rows, n), that type or float32; read too for ADD. k is a multiple of 64; `segments` cut it at multiples of 64 that
-    the tile's depth divides.
+    (rows, n), that type or float32; read too for ADD. alpha: float32, one a row of w, or None for ones. k is a multiple
+    of 64; `segments` cut it at multiples of 64 that the tile's depth divides.
     """
     require_cuda_or_interpreter(x, w, out)
     rows, k = x.shape
@@ -145,6 +153,8 @@ def linear(
         raise ValueError(f"x {tuple(x.shape)} and out {tuple(out.shape)} need the same rows, contiguous in them")
     if x.dtype not in (torch.bfloat16, torch.float16) or w.dtype is not x.dtype:
         raise ValueError(f"x is {x.dtype}, w is {w.dtype}; both must be bfloat16, or both float16")
+    if alpha is not None and (alpha.shape != (weight_rows,) or alpha.dtype is not torch.float32):
+        raise ValueError(f"alpha is {tuple(alpha.shape)} {alpha.dtype}; needs ({weight_rows},) float32")
     if tile is not None:
         t = tile
     elif segments > 1:
@@ -159,11 +169,13 @@ def linear(
         x,
         w,
         out,
+        alpha if alpha is not None else w,
         rows,
         n,
         k,
         x.stride(0),
         out.stride(0),
+        HAS_ALPHA=alpha is not None,
         EPILOGUE=str(epilogue),
         BM=t.bm,
         BN=t.bn,

@@ -89,7 +89,7 @@ def load(source: Path, name: str, defines: tuple[tuple[str, int], ...], capabili
     if error == driver.CUresult.CUDA_SUCCESS:
         error, handle = driver.cuModuleGetFunction(module, name.encode())
     if error == driver.CUresult.CUDA_SUCCESS:
-        limit = _shared_limit(torch.cuda.current_device()) - STATIC_SHARED
+        limit = shared_limit(torch.cuda.current_device()) - STATIC_SHARED
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (error,) = driver.cuFuncSetAttribute(handle, attribute, limit)
     if error != driver.CUresult.CUDA_SUCCESS:
@@ -117,7 +117,7 @@ def _compile(text: str, name: str, options: list[str]) -> bytes:
     return code
 
 
-def _shared_limit(device: int) -> int:
+def shared_limit(device: int) -> int:
     """Bytes of shared memory that a block may ask for."""
     from cuda.bindings import driver
 

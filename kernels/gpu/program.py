@@ -14,10 +14,11 @@ from kernels.gpu.attention import AttentionScratch, attend_rows, attend_tiles
 from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.norm import embed, rms_norm
+from kernels.gpu.packing import Packed
 from kernels.gpu.passes import PassShape, PassTables, TableBuffers, plan
 from kernels.gpu.rotary import HeadShape, rotary_kv
 from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
-from kernels.gpu.skinny import Packed, skinny, unpack_rows
+from kernels.gpu.skinny import skinny, unpack_rows
 from kernels.gpu.weights import WeightSource
 from kernels.program import FormUse, Heads, Linear, Norm, PassRows, Rotary
 
@@ -99,7 +100,7 @@ class CudaOps:
         self._mode = mode if mode is not None else default_mode(device)
         self._steps: list[Step] = []
         self._buffers = Buffers(device)
-        self._forms: dict[str, int] = {}
+        self._forms: dict[tuple[str, str], int] = {}
         self._bytes = 0
         self._layers = 0
         self._shape: HeadShape | None = None
@@ -110,7 +111,7 @@ class CudaOps:
 
     def embed(self, table: RawTensor) -> Value:
         matrix = self._weights.table(table)
-        self._count([table], matrix.nbytes)
+        self._count([table], matrix)
         self._table = (table.name, matrix)
         h = self._value("h", matrix.shape[1], torch.float32)
         mode = self._mode
@@ -123,12 +124,15 @@ class CudaOps:
 
     def project(self, x: Value, norm: Norm, parts: Sequence[Linear]) -> Value:
         normed = self._norm(x, norm)
-        w = self._matrix([p.weight for p in parts])
         out = self._value("qkv", sum(p.weight.shape[0] for p in parts), torch.float32)
         biases = [p.bias for p in parts if p.bias is not None]
         if biases and len(biases) != len(parts):
             raise ValueError(f"{biases[0].name}: of projections that share an input, all have a bias or none")
-        self._linear(normed, w, out, Epilogue.STORE)
+        at = 0
+        for run in self._weights.runs([p.weight for p in parts]):
+            width = sum(t.shape[0] for t in run)
+            self._linear(normed, self._matrix(run), out, Epilogue.STORE, (at, width))
+            at += width
         bias = torch.cat([self._weights.vector(b) for b in biases]) if biases else None
         return replace(out, bias=bias)
 
@@ -206,8 +210,7 @@ class CudaOps:
     def head(self, x: Value, norm: Norm, linear: Linear) -> None:
         if linear.bias is not None:
             raise ValueError(f"{linear.bias.name}: a bias on the head is not supported on CUDA")
-        shared = self._table is not None and self._table[0] == linear.weight.name
-        w = self._table[1] if shared and self._table is not None else self._matrix([linear.weight])
+        w = self._head_matrix(linear.weight)
         gain = self._weights.vector(norm.weight)
         self._vocab = linear.weight.shape[0]
         self._value("last", x.width, self._weights.dtype)
@@ -265,15 +268,24 @@ class CudaOps:
         self._steps.append(step)
         return out
 
-    def _linear(self, x: Value, w: torch.Tensor | Packed, out: Value, epilogue: Epilogue) -> None:
+    def _linear(
+        self,
+        x: Value,
+        w: torch.Tensor | Packed,
+        out: Value,
+        epilogue: Epilogue,
+        columns: tuple[int, int] | None = None,
+    ) -> None:
+        """Record a product whose outputs are the columns (first, count) of `out`, all by default."""
         mode = self._mode
+        first, count = columns if columns is not None else (0, out.width)
         if isinstance(w, Packed):
             self._buffers.declare(UNPACKED, w.n * w.k, self._weights.dtype)
 
         def step(p: Pass) -> None:
             n = p.shape.rows
             source, target = p.buffers.view(x.buffer, n, x.width), p.buffers.view(out.buffer, n, out.width)
-            _product(p, source, w, target, epilogue, mode)
+            _product(p, source, w, target[:, first : first + count], epilogue, mode)
 
         self._steps.append(step)
 
@@ -291,13 +303,27 @@ class CudaOps:
 
     def _matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor | Packed:
         matrix = self._weights.matrix(parts)
-        self._count(parts, matrix.nbytes)
+        self._count(parts, matrix)
         return matrix
 
-    def _count(self, parts: Sequence[RawTensor], nbytes: int) -> None:
+    def _head_matrix(self, weight: RawTensor) -> torch.Tensor | Packed:
+        """The head's matrix: the embedding table where they are one tensor, unless packing makes it smaller to read."""
+        shared = self._table is not None and self._table[0] == weight.name
+        if self._table is None or not shared:
+            return self._matrix([weight])
+        if not self._weights.packs(weight):
+            return self._table[1]
+        matrix = self._weights.matrix([weight])
+        self._bytes += matrix.nbytes
+        return matrix
+
+    def _count(self, parts: Sequence[RawTensor], matrix: torch.Tensor | Packed) -> None:
+        dense = str(self._weights.dtype).removeprefix("torch.")
+        runs_as = matrix.form.label if isinstance(matrix, Packed) else dense
         for part in parts:
-            self._forms[part.form] = self._forms.get(part.form, 0) + 1
-        self._bytes += nbytes
+            key = (str(part.form), runs_as)
+            self._forms[key] = self._forms.get(key, 0) + 1
+        self._bytes += matrix.nbytes
 
     def _value(self, name: str, width: int, dtype: torch.dtype) -> Value:
         self._buffers.declare(name, width, dtype)
@@ -322,7 +348,7 @@ def _product(
     else:
         dense = p.buffers.view(UNPACKED, 1, w.n * w.k).view(w.n, w.k)
         unpack_rows(w, dense, mode=mode)
-        linear(x, dense, out, epilogue, segments=w.segments, mode=mode)
+        linear(x, dense, out, epilogue, segments=w.segments, mode=mode, alpha=w.alpha)
 
 
 class CudaProgram:
@@ -341,7 +367,7 @@ class CudaProgram:
         layers: int,
         max_rows: int,
         device: torch.device,
-        forms: dict[str, int],
+        forms: dict[tuple[str, str], int],
         weight_bytes: int,
     ) -> None:
         self.name = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "triton interpreter"
@@ -380,20 +406,17 @@ class CudaProgram:
         return out.numpy()
 
     def forms(self) -> list[FormUse]:
-        return [
-            FormUse(file=form, runs_as=self._runs_as(form), tensors=count)
-            for form, count in sorted(self._forms.items())
-        ]
-
-    def _runs_as(self, form: str) -> str:
-        dense = str(self._buffers.dtype("normed")).removeprefix("torch.")
-        return "4-bit, groups of 32" if form in ("q4_0", "q4_1") and UNPACKED in self._buffers.names else dense
+        return [FormUse(file, runs_as, tensors) for (file, runs_as), tensors in sorted(self._forms.items())]
 
     def weight_bytes(self) -> int:
         return self._weight_bytes
 
     def workspace_bytes(self) -> int:
         return self._buffers.nbytes + self._scratch.nbytes + self._tables.nbytes
+
+    def logits(self, count: int) -> torch.Tensor:
+        """The last pass's first `count` rows of logits on the device, which the next pass overwrites."""
+        return self._buffers.view("logits", count, self._vocab)
 
     def enqueue(self, shape: PassShape) -> None:
         """Launch every step of a pass whose tables are on the device, on the current stream."""

@@ -1,82 +1,109 @@
-// Skinny matrix products from packed weights: out = epilogue(x @ w.T) for 1 to 32 rows of x.
+// Matrix products of a few rows with packed weights: out = epilogue((x @ w.T) * alpha) for 1 to 64 rows of x.
 //
-// A block owns 16 outputs. Its warps split K into SEGMENTS runs of 64-deep steps at fixed places; each warp adds its run
-// in order, 16 products a matrix instruction, and the runs are added in order at the end. The number of rows never
-// changes that, and `_linear_kernel` with as many segments gives the same bits from unpacked weights.
+// A block owns TILES tiles of 16 outputs. Its warps split K into SEGMENTS runs of 64-deep steps at fixed places; each warp
+// adds its run in order, 16 products a matrix instruction, and the runs are added in order at the end. Neither the number
+// of rows nor TILES changes that, and `_linear_kernel` with as many segments gives the same bits from unpacked weights.
 //
-// Weights are packed so that a lane's 16-byte load is what the matrix instruction wants in its registers: for 4-bit
-// weights a whole step (four instructions' worth), for 16-bit weights one instruction's.
-
-// Set on the compiler's command line: FORM_Q4 (else 16-bit weights), TYPE_BF16 (else float16), NT (eights of rows of x),
-// EPILOGUE, SEGMENTS (warps), DEPTH (steps in flight), BLOCKS (a multiprocessor at least) and MODE (LaunchMode; weights are
-// on their way before the wait, so a product may start early). No header is needed.
-#define EPILOGUE_STORE 0
+// Each warp has a ring of steps in shared memory: its tiles' weights and its own 64 columns of x. What a step brings is
+// read by all its tiles, so x costs little traffic beside the weights, and a value unpacked once meets every row.
+//
+// Set on the compiler's command line: FORM (packing.py describes them), TYPE_BF16 (x and dense weights, else float16), NT
+// (eights of rows of x), TILES, EPILOGUE, SEGMENTS (warps), DEPTH (steps of the ring), BLOCKS (a multiprocessor at least),
+// HAS_ALPHA and MODE (LaunchMode). No header is needed.
 #define EPILOGUE_ADD 1
 #define EPILOGUE_GATED 2
 #define MODE_PLAIN 0
 
+#define FORM_DENSE 0
+#define FORM_Q4 1
+#define FORM_Q8 2
+#define FORM_Q8_MIN 3
+#define FORM_Q8_SHORT 4
+#define FORM_FP8 5
+#define FORM_NVFP4 6
+
 typedef unsigned int u32;
+typedef unsigned char byte;
 
-#if FORM_Q4
-#define LOADS 1
-#else
-#define LOADS 4
-#endif
-
-__device__ __forceinline__ u32 and_or(u32 word, u32 mask, u32 bits) {
-    u32 out;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(word), "r"(mask), "r"(bits));
-    return out;
-}
-
-__device__ __forceinline__ u32 subtract(u32 a, u32 b) {
-    u32 out;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-    return out;
-}
-
+#ifndef EMULATED
 __device__ __forceinline__ u32 scale_add(u32 a, u32 b, u32 c) {
     u32 out;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
     return out;
 }
 
-// Four registers of the first operand from eight 4-bit values: value = quant * scale + minimum, rounded once.
-// `low` and `high` are (scale, minimum) in float16 of the lane's two rows. A quant in the mantissa of 1024 is exact.
-__device__ __forceinline__ void unpack(u32 word, u32 low, u32 high, u32 a[4]) {
-    const u32 low_scale = __byte_perm(low, 0, 0x1010), low_minimum = __byte_perm(low, 0, 0x3232);
-    const u32 high_scale = __byte_perm(high, 0, 0x1010), high_minimum = __byte_perm(high, 0, 0x3232);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const u32 q0 = subtract(and_or(word, 0x000f000f, 0x64006400), 0x64006400);
-        const u32 q1 = scale_add(and_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, 0xd400d400);  // / 16 - 64
-        a[2 * half] = scale_add(q0, low_scale, low_minimum);
-        a[2 * half + 1] = scale_add(q1, high_scale, high_minimum);
-        word >>= 8;
-    }
+__device__ __forceinline__ u32 scale_by(u32 a, u32 b) {
+    u32 out;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    return out;
 }
+
+// Both halves the lower one, or the upper one, of `pair`.
+__device__ __forceinline__ u32 lower(u32 pair) {
+    u32 out;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(out) : "r"(pair));
+    return out;
+}
+
+__device__ __forceinline__ u32 upper(u32 pair) {
+    u32 out;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(out) : "r"(pair));
+    return out;
+}
+
+#if FORM == FORM_FP8 || FORM == FORM_NVFP4
+// Two e4m3 numbers, from the lower or the upper half of `word`, as float16.
+__device__ __forceinline__ u32 widen_lower(u32 word) {
+    u32 out;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}" : "=r"(out) : "r"(word));
+    return out;
+}
+
+__device__ __forceinline__ u32 widen_upper(u32 word) {
+    u32 out;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(out) : "r"(word));
+    return out;
+}
+#endif
 
 __device__ __forceinline__ void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
 #if TYPE_BF16
-    asm(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    asm(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
 
-__device__ __forceinline__ uint4 stream(const uint4* p) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
+// Four 8 by 8 matrices: registers of the second operand for 8 rows of x and 32 columns.
+__device__ __forceinline__ void load_matrix(u32 b[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                 : "r"(at)
+                 : "memory");
 }
+
+__device__ __forceinline__ void copy_async16(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copy_async4(u32 to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int LEFT>
+__device__ __forceinline__ void wait_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+__device__ __forceinline__ void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+__device__ __forceinline__ void wait_for_input() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 __device__ __forceinline__ unsigned short narrow(float value) {
     unsigned short out;
@@ -96,169 +123,277 @@ __device__ __forceinline__ float silu_times(float gate, float up) {
     asm("div.full.f32 %0, %1, %2;" : "=f"(s) : "f"(gate), "f"(__fadd_rn(e, 1.0f)));
     return __fmul_rn(s, up);
 }
+#endif
+
+// How a form lies in memory: u32 words of a lane's block, and bytes of a tile's scales in a step and in a half of it.
+#if FORM == FORM_DENSE
+#define BLOCK_WORDS 4
+#define SCALE_BYTES 0
+#elif FORM == FORM_Q4 || FORM == FORM_NVFP4
+#define BLOCK_WORDS 1
+#define SCALE_BYTES (FORM == FORM_Q4 ? 128 : 64)
+#elif FORM == FORM_FP8
+#define BLOCK_WORDS 2
+#define SCALE_BYTES 4
+#else
+#define BLOCK_WORDS 2
+#define SCALE_BYTES (FORM == FORM_Q8 ? 64 : 128)
+#endif
+#define LANE_SCALES (SCALE_BYTES / 16)  // bytes of a lane's row pair in a half
+#define WORD_BYTES (BLOCK_WORDS * 512)  // of a tile's step
+#define CHUNKS (WORD_BYTES / 512)
+#define SCALE_CHUNKS (SCALE_BYTES / 16)
+#define SCALE_COPIES ((TILES * SCALE_CHUNKS + 31) / 32)
+#define X_OFFSET ((TILES * (WORD_BYTES + SCALE_BYTES) + 127) / 128 * 128)
+#define SLOT_BYTES (X_OFFSET + NT * 1024)
 
 #if EPILOGUE == EPILOGUE_GATED
 #define PARTS 2
 #else
 #define PARTS 1
 #endif
+#define GROUP (TILES / PARTS)  // tiles of 16 outputs that a block finishes
+#define SUMS (GROUP * 16 + 4)  // padded against bank conflicts
 
-// A warp's ring of x: DEPTH steps of NT * 8 rows by 64, each row's 128 bytes padded to 144 against bank conflicts.
-#define ROW_BYTES 144
-#define SLOT_BYTES (NT * 8 * ROW_BYTES)
+// The words of one block of 16 columns.
+struct Words {
+    u32 w[BLOCK_WORDS];
+};
 
-__device__ __forceinline__ void fetch_x(u32 slot, const unsigned short* x, int rows, int x_stride, int lane) {
-#pragma unroll
-    for (int j = 0; j < 2 * NT; j++) {
-        const int row = (lane >> 3) + 4 * j;
-        const int chunk = lane & 7;
-        const bool live = row < rows;
-        const unsigned short* from = x + (long long)(live ? row : 0) * x_stride + chunk * 8;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(slot + row * ROW_BYTES + chunk * 16), "l"(from),
-                     "r"(live ? 16 : 0));
-    }
+// A lane's scales of a half.
+struct Scales {
+    u32 s[2];
+};
+
+__device__ __forceinline__ Words load_words(const byte* words, int block, int lane) {
+    Words out;
+#if BLOCK_WORDS == 1
+    out.w[0] = reinterpret_cast<const u32*>(words)[(block >> 1) * 64 + lane * 2 + (block & 1)];
+#elif BLOCK_WORDS == 2
+    const uint2 v = reinterpret_cast<const uint2*>(words)[(block >> 1) * 64 + lane * 2 + (block & 1)];
+    out.w[0] = v.x;
+    out.w[1] = v.y;
+#else
+    const uint4 v = reinterpret_cast<const uint4*>(words)[block * 32 + lane];
+    out.w[0] = v.x;
+    out.w[1] = v.y;
+    out.w[2] = v.z;
+    out.w[3] = v.w;
+#endif
+    return out;
 }
 
+__device__ __forceinline__ Scales load_scales(const byte* scales, int half, int lane) {
+    Scales out = {{0, 0}};
+#if FORM == FORM_FP8
+    out.s[0] = *reinterpret_cast<const u32*>(scales);
+#elif LANE_SCALES == 8
+    const uint2 v = reinterpret_cast<const uint2*>(scales)[half * 8 + (lane >> 2)];
+    out.s[0] = v.x;
+    out.s[1] = v.y;
+#elif LANE_SCALES == 4
+    out.s[0] = reinterpret_cast<const u32*>(scales)[half * 8 + (lane >> 2)];
+#endif
+    return out;
+}
+
+// Four registers of the first operand. `odd`: the second block of the half.
+__device__ __forceinline__ void unpack(const Words& words, const Scales& scales, int odd, u32 a[4]) {
+#if FORM == FORM_DENSE
+    a[0] = words.w[0];
+    a[1] = words.w[1];
+    a[2] = words.w[2];
+    a[3] = words.w[3];
+#elif FORM == FORM_Q4
+    const u32 word = words.w[0];
+    const u32 swapped = __byte_perm(word, 0, 0x2301);
+    a[0] = scale_add(word & 0x03c003c0, lower(scales.s[0]), upper(scales.s[0]));
+    a[1] = scale_add(word & 0x003c003c, lower(scales.s[1]), upper(scales.s[1]));
+    a[2] = scale_add(swapped & 0x03c003c0, lower(scales.s[0]), upper(scales.s[0]));
+    a[3] = scale_add(swapped & 0x003c003c, lower(scales.s[1]), upper(scales.s[1]));
+#elif FORM == FORM_NVFP4
+    const u32 word = words.w[0];
+    const u32 pair = odd ? widen_upper(scales.s[0]) : widen_lower(scales.s[0]);
+    a[0] = scale_by(word & 0x8e008e00, lower(pair));
+    a[1] = scale_by(word << 3 & 0x8e008e00, upper(pair));
+    a[2] = scale_by((word << 9 & 0x0e000e00) | (word << 1 & 0x80008000), lower(pair));
+    a[3] = scale_by((word << 6 & 0x0e000e00) | (word << 2 & 0x80008000), upper(pair));
+#elif FORM == FORM_FP8
+    a[0] = scale_by(widen_lower(words.w[0]), scales.s[0]);
+    a[1] = scale_by(widen_upper(words.w[0]), scales.s[0]);
+    a[2] = scale_by(widen_lower(words.w[1]), scales.s[0]);
+    a[3] = scale_by(widen_upper(words.w[1]), scales.s[0]);
+#else
+#if FORM == FORM_Q8_MIN
+    const u32 low = lower(scales.s[0]), low_minimum = upper(scales.s[0]);
+    const u32 high = lower(scales.s[1]), high_minimum = upper(scales.s[1]);
+#else
+    const u32 pair = FORM == FORM_Q8_SHORT && odd ? scales.s[1] : scales.s[0];
+    const u32 low = lower(pair), high = upper(pair);
+    // -128 times the scale: stored times 2^24, so times -2^-17.
+    const u32 minima = scale_by(pair, 0x80808080);
+    const u32 low_minimum = lower(minima), high_minimum = upper(minima);
+#endif
+    a[0] = scale_add(words.w[0] & 0x00ff00ff, low, low_minimum);
+    a[1] = scale_add(__byte_perm(words.w[0], 0, 0x4341), high, high_minimum);
+    a[2] = scale_add(words.w[1] & 0x00ff00ff, low, low_minimum);
+    a[3] = scale_add(__byte_perm(words.w[1], 0, 0x4341), high, high_minimum);
+#endif
+}
+
+#ifdef SKINNY
 extern "C" __global__ void __launch_bounds__(SEGMENTS * 32, BLOCKS)
-    skinny(const uint4* __restrict__ w, const uint4* __restrict__ scales, const unsigned short* __restrict__ x, void* out,
-           int rows, int n, int k, int x_stride, int out_stride) {
-    extern __shared__ __align__(16) unsigned char shared[];
+    skinny(const byte* __restrict__ w, const byte* __restrict__ scales, const float* __restrict__ alpha,
+           const unsigned short* __restrict__ x, void* out, int rows, int n, int k, int x_stride, int out_stride) {
+    extern __shared__ __align__(128) byte shared[];
     const int lane = threadIdx.x & 31;
     const int segment = threadIdx.x >> 5;
     const int steps = k >> 6;
     const int begin = steps * segment / SEGMENTS;
     const int count = steps * (segment + 1) / SEGMENTS - begin;
-    const uint4* wp[PARTS];
-    uint4 weights[PARTS][DEPTH][LOADS];
-#if FORM_Q4
-    const uint4* sp[PARTS];
-    uint4 scale[PARTS][DEPTH];
-#endif
+    const int tiles = n >> 4;  // of a part
+    const int first = blockIdx.x * GROUP;
+    byte* const ring = shared + segment * (DEPTH * SLOT_BYTES);
+    const u32 ring_at = (u32)__cvta_generic_to_shared(ring);
 
-    // 1. Weights do not depend on the kernel before: their loads are in flight before anything waits.
+    // 1. Where this lane's share of every copy comes from. A block past the last tile repeats it and stores nothing.
+    const byte* wp[TILES];
 #pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-        const long long at = (blockIdx.x + (long long)p * (n >> 4)) * steps + begin;
-        wp[p] = w + at * (32 * LOADS) + lane;
-#if FORM_Q4
-        sp[p] = scales + at * 8 + (lane >> 2);
-#endif
+    for (int t = 0; t < TILES; t++) {
+        const int tile = t / GROUP * tiles + min(first + t % GROUP, tiles - 1);
+        wp[t] = w + ((long long)tile * steps + begin) * WORD_BYTES + lane * 16;
     }
+#if SCALE_BYTES == 4
+    const int scale_tile = lane < TILES ? lane / GROUP * tiles + min(first + lane % GROUP, tiles - 1) : 0;
+    const byte* sp = scales + ((long long)scale_tile * steps + begin) * 4;
+#elif SCALE_BYTES
+    const byte* sp[SCALE_COPIES];
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++)
-#pragma unroll
-        for (int p = 0; p < PARTS; p++)
-            if (d < count) {
-#pragma unroll
-                for (int j = 0; j < LOADS; j++) weights[p][d][j] = stream(wp[p] + (d * LOADS + j) * 32);
-#if FORM_Q4
-                scale[p][d] = stream(sp[p] + d * 8);
+    for (int i = 0; i < SCALE_COPIES; i++) {
+        const int t = min((lane + 32 * i) / SCALE_CHUNKS, TILES - 1);
+        const int tile = t / GROUP * tiles + min(first + t % GROUP, tiles - 1);
+        sp[i] = scales + ((long long)tile * steps + begin) * SCALE_BYTES + (lane & (SCALE_CHUNKS - 1)) * 16;
+    }
 #endif
-            }
+    auto fetch_weights = [&](int step, u32 slot) {
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++)
+                copy_async16(slot + t * WORD_BYTES + c * 512 + lane * 16, wp[t] + step * WORD_BYTES + c * 512);
+#if SCALE_BYTES == 4
+        if (lane < TILES) copy_async4(slot + TILES * WORD_BYTES + lane * 4, sp + step * 4);
+#elif SCALE_BYTES
+#pragma unroll
+        for (int i = 0; i < SCALE_COPIES; i++)
+            if (lane + 32 * i < TILES * SCALE_CHUNKS)
+                copy_async16(slot + TILES * WORD_BYTES + (lane + 32 * i) * 16, sp[i] + step * SCALE_BYTES);
+#endif
+    };
+    // Rows of 128 bytes, their 16-byte pieces exchanged by row so that no two rows of an 8 by 8 matrix share banks.
+    const int x_row = lane >> 3, x_piece = lane & 7;
+    const unsigned short* const xp = x + (long long)x_row * x_stride + begin * 64 + x_piece * 8;
+    auto fetch_x = [&](int step, u32 slot) {
+#pragma unroll
+        for (int j = 0; j < 2 * NT; j++) {
+            const int row = x_row + 4 * j;
+            if (row < rows)
+                copy_async16(slot + X_OFFSET + row * 128 + ((x_piece ^ (row & 7)) << 4),
+                             xp + (long long)(4 * j) * x_stride + step * 64);
+        }
+    };
+
+    // 2. Weights do not depend on the kernel before: they are on their way before anything waits.
+#pragma unroll
+    for (int d = 0; d < DEPTH - 1; d++) {
+        if (d < count) fetch_weights(d, ring_at + d * SLOT_BYTES);
+        end_group();
+    }
 #if MODE != MODE_PLAIN
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    start_dependents();
+    wait_for_input();
 #endif
-
-    // 2. This warp's run of x into its ring.
-    const u32 ring = (u32)__cvta_generic_to_shared(shared) + segment * (DEPTH * SLOT_BYTES);
-    x += begin * 64;
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++) {
-        if (d < count) fetch_x(ring + d * SLOT_BYTES, x + d * 64, rows, x_stride, lane);
-        asm volatile("cp.async.commit_group;");
+    for (int d = 0; d < DEPTH - 1; d++) {
+        if (d < count) fetch_x(d, ring_at + d * SLOT_BYTES);
+        end_group();
     }
-    float acc[PARTS][NT][4];
+    float acc[TILES][NT][4];
 #pragma unroll
-    for (int p = 0; p < PARTS; p++)
+    for (int t = 0; t < TILES; t++)
 #pragma unroll
-        for (int t = 0; t < NT; t++)
+        for (int i = 0; i < NT; i++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) acc[p][t][i] = 0.0f;
+            for (int j = 0; j < 4; j++) acc[t][i][j] = 0.0f;
 
-    // 3. One pass over this warp's run of K.
-    for (int base = 0; base < count; base += DEPTH) {
+    // 3. One pass over this warp's run of K. Rows of x past the last are whatever the ring holds: columns of the matrix
+    // instruction that nothing reads.
+    const u32 x_at = X_OFFSET + (lane & 7) * 128 + (((lane >> 3) ^ (lane & 7)) << 4);
+    int slot = 0;
+    for (int step = 0; step < count; step++) {
+        wait_groups<DEPTH - 2>();
+        __syncwarp();
+        const int next = step + DEPTH - 1;
+        if (next < count) {
+            const u32 free_slot = ring_at + (slot == 0 ? DEPTH - 1 : slot - 1) * SLOT_BYTES;
+            fetch_weights(next, free_slot);
+            fetch_x(next, free_slot);
+        }
+        end_group();
+        const byte* const now = ring + slot * SLOT_BYTES;
+        const u32 x_now = ring_at + slot * SLOT_BYTES + x_at;
 #pragma unroll
-        for (int d = 0; d < DEPTH; d++) {
-            const int step = base + d;
-            if (step >= count) break;
-            const bool more = step + DEPTH < count;
-            u32 b[NT][8];
-            asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 1) : "memory");
-            __syncwarp();
+        for (int half = 0; half < 2; half++) {
+            u32 b[NT][4];
 #pragma unroll
-            for (int t = 0; t < NT; t++)
+            for (int i = 0; i < NT; i++) load_matrix(b[i], (x_now ^ (half << 6)) + i * 1024);
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                                 : "=r"(b[t][4 * half]), "=r"(b[t][4 * half + 1]), "=r"(b[t][4 * half + 2]),
-                                   "=r"(b[t][4 * half + 3])
-                                 : "r"(ring + d * SLOT_BYTES + (t * 8 + (lane & 7)) * ROW_BYTES + half * 64 +
-                                       (lane >> 3) * 16)
-                                 : "memory");
-            __syncwarp();
-            if (more) fetch_x(ring + d * SLOT_BYTES, x + (step + DEPTH) * 64, rows, x_stride, lane);
-            asm volatile("cp.async.commit_group;");
+            for (int t = 0; t < TILES; t++) {
+                const byte* const words = now + t * WORD_BYTES;
+                const Scales s = load_scales(now + TILES * WORD_BYTES + t * SCALE_BYTES, half, lane);
 #pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-                uint4 now[LOADS];
-#pragma unroll
-                for (int j = 0; j < LOADS; j++) now[j] = weights[p][d][j];
-#if FORM_Q4
-                const uint4 s = scale[p][d];
-#endif
-                if (more) {
-#pragma unroll
-                    for (int j = 0; j < LOADS; j++)
-                        weights[p][d][j] = stream(wp[p] + (long long)((step + DEPTH) * LOADS + j) * 32);
-#if FORM_Q4
-                    scale[p][d] = stream(sp[p] + (long long)(step + DEPTH) * 8);
-#endif
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
+                for (int odd = 0; odd < 2; odd++) {
                     u32 a[4];
-#if FORM_Q4
-                    const u32 word = j == 0 ? now[0].x : j == 1 ? now[0].y : j == 2 ? now[0].z : now[0].w;
-                    unpack(word, j < 2 ? s.x : s.z, j < 2 ? s.y : s.w, a);
-#else
-                    a[0] = now[j].x;
-                    a[1] = now[j].y;
-                    a[2] = now[j].z;
-                    a[3] = now[j].w;
-#endif
+                    unpack(load_words(words, 2 * half + odd, lane), s, odd, a);
 #pragma unroll
-                    for (int t = 0; t < NT; t++) multiply(acc[p][t], a, b[t][2 * j], b[t][2 * j + 1]);
+                    for (int i = 0; i < NT; i++) multiply(acc[t][i], a, b[i][2 * odd], b[i][2 * odd + 1]);
                 }
             }
         }
+        slot = slot == DEPTH - 1 ? 0 : slot + 1;
     }
 
     // 4. Add the runs in order and finish: sums[part][segment][x row][output], in the rings' place.
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    wait_groups<0>();
     __syncthreads();
-    typedef float Sums[SEGMENTS][NT * 8][17];
-    Sums* sums = reinterpret_cast<Sums*>(shared);
+    float* const sums = reinterpret_cast<float*>(shared);
 #pragma unroll
-    for (int p = 0; p < PARTS; p++)
+    for (int t = 0; t < TILES; t++)
 #pragma unroll
-        for (int t = 0; t < NT; t++)
+        for (int i = 0; i < NT; i++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                sums[p][segment][t * 8 + 2 * (lane & 3) + (i & 1)][(lane >> 2) + 8 * (i >> 1)] = acc[p][t][i];
+            for (int j = 0; j < 4; j++)
+                sums[((t / GROUP * SEGMENTS + segment) * (NT * 8) + i * 8 + 2 * (lane & 3) + (j & 1)) * SUMS +
+                     t % GROUP * 16 + (lane >> 2) + 8 * (j >> 1)] = acc[t][i][j];
     __syncthreads();
-    for (int e = threadIdx.x; e < NT * 8 * 16; e += SEGMENTS * 32) {
-        const int row = e >> 4;
-        const int column = e & 15;
+    for (int e = threadIdx.x; e < NT * 8 * GROUP * 16; e += SEGMENTS * 32) {
+        const int row = e / (GROUP * 16);
+        const int column = e % (GROUP * 16);
+        const int output = first * 16 + column;
         if (row >= rows) break;
+        if (output >= n) continue;
         float total[PARTS];
 #pragma unroll
         for (int p = 0; p < PARTS; p++) {
-            total[p] = sums[p][0][row][column];
+            const float* const run = sums + (p * SEGMENTS * NT * 8 + row) * SUMS + column;
+            total[p] = run[0];
 #pragma unroll
-            for (int s = 1; s < SEGMENTS; s++) total[p] = __fadd_rn(total[p], sums[p][s][row][column]);
+            for (int s = 1; s < SEGMENTS; s++) total[p] = __fadd_rn(total[p], run[s * NT * 8 * SUMS]);
+#if HAS_ALPHA
+            total[p] = __fmul_rn(total[p], alpha[p * n + output]);
+#endif
         }
-        const long long at = (long long)row * out_stride + blockIdx.x * 16 + column;
+        const long long at = (long long)row * out_stride + output;
 #if EPILOGUE == EPILOGUE_GATED
         reinterpret_cast<unsigned short*>(out)[at] = narrow(silu_times(total[0], total[1]));
 #elif EPILOGUE == EPILOGUE_ADD
@@ -269,35 +404,30 @@ extern "C" __global__ void __launch_bounds__(SEGMENTS * 32, BLOCKS)
 #endif
     }
 }
-
-#if FORM_Q4
-// Unpacked weights for large products: w[tile * 16 + r][k] in float16, one warp a step.
-extern "C" __global__ void unpack_rows(const uint4* __restrict__ w, const uint4* __restrict__ scales, u32* __restrict__ out,
+#else
+// Unpacked weights for large products: w[tile * 16 + r][k], one warp a step.
+extern "C" __global__ void unpack_rows(const byte* __restrict__ w, const byte* __restrict__ scales, u32* __restrict__ out,
                                        int tiles, int k) {
 #if MODE != MODE_PLAIN
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;");
+    wait_for_input();
+    start_dependents();
 #endif
     const int lane = threadIdx.x & 31;
     const int steps = k >> 6;
     const long long warps = (long long)gridDim.x * (blockDim.x >> 5);
     for (long long i = (long long)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); i < (long long)tiles * steps;
          i += warps) {
-        const uint4 word = stream(w + i * 32 + lane);
-        const uint4 s = stream(scales + i * 8 + (lane >> 2));
+        const byte* const words = w + i * WORD_BYTES;
         const long long row = (i / steps) * 16 + (lane >> 2);
         const long long at = (row * k + (i % steps) * 64) / 2 + (lane & 3);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int block = 0; block < 4; block++) {
             u32 a[4];
-            const u32 packed = j == 0 ? word.x : j == 1 ? word.y : j == 2 ? word.z : word.w;
-            const u32 low = j < 2 ? s.x : s.z;
-            const u32 high = j < 2 ? s.y : s.w;
-            unpack(packed, low, high, a);
-            out[at + 8 * j] = a[0];
-            out[at + 4LL * k + 8 * j] = a[1];
-            out[at + 8 * j + 4] = a[2];
-            out[at + 4LL * k + 8 * j + 4] = a[3];
+            unpack(load_words(words, block, lane), load_scales(scales + i * SCALE_BYTES, block >> 1, lane), block & 1, a);
+            out[at + 8 * block] = a[0];
+            out[at + 4LL * k + 8 * block] = a[1];
+            out[at + 8 * block + 4] = a[2];
+            out[at + 4LL * k + 8 * block + 4] = a[3];
         }
     }
 }

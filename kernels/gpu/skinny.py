@@ -1,91 +1,157 @@
-"""Products of a few rows with packed weights, in CUDA C++: 4-bit groups of 32 with scale and minimum, or 16 bits.
+"""Products of a few rows with packed weights, in CUDA C++.
 
-The arithmetic is that of the unpacked weights: value = quant * scale + minimum rounded to float16, then the products
-along K in `segments` runs, each in order, added in order. `linear` with as many segments gives the same bits from
-`unpack`, and serves passes of more rows.
+The arithmetic is that of the unpacked weights: values in float16 as `packing` describes them, the products along K in
+`segments` runs, each in order, added in order, times alpha. `linear` with as many segments gives the same bits from
+what `unpack_rows` leaves, and serves passes of more rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from kernels.gpu import nvrtc
 from kernels.gpu.launch import LaunchMode, default_mode
-from kernels.gpu.linear import Epilogue
+from kernels.gpu.linear import Epilogue, linear
+from kernels.gpu.packing import TILE, Packed, PackedForm, unpack
+from kernels.gpu.tile_cache import packed_tile_for
+from kernels.gpu.tiles import PackedTile
 
-MAX_ROWS = 32
-_SOURCE = Path(__file__).with_name("skinny.cu")
+MAX_ROWS = 64
+SOURCE = Path(__file__).with_name("skinny.cu")
 _MODES = {LaunchMode.PLAIN: 0, LaunchMode.EARLY: 1, LaunchMode.CHAINED: 2}
 _EPILOGUES = {Epilogue.STORE: 0, Epilogue.ADD: 1, Epilogue.GATED: 2}
+_FORMS = {form: number for number, form in enumerate(PackedForm)}
+_STEP_BYTES = {
+    PackedForm.DENSE: 2048,
+    PackedForm.Q4: 512 + 128,
+    PackedForm.Q8: 1024 + 64,
+    PackedForm.Q8_MIN: 1024 + 128,
+    PackedForm.Q8_SHORT: 1024 + 128,
+    PackedForm.FP8: 1024 + 4,
+    PackedForm.NVFP4: 512 + 64,
+}
+"""Bytes of a tile's step, scales included."""
+
+Defines = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """Weights (n, k) in the order of the matrix instruction's registers. `words`, int32, holds 16-row tiles of steps of
-    lanes' words. `scales`, for 4-bit weights, is float16 (n / 16, k / 64, 8, 2, 2, 2): row, group, row half, scale or
-    minimum."""
+class Device:
+    """What of a card decides how products are launched: its name, multiprocessors, and the bytes of shared memory that
+    a block may ask for."""
 
-    words: torch.Tensor
-    scales: torch.Tensor | None
-    n: int
-    k: int
-
-    @property
-    def segments(self) -> int:
-        """Runs that K is split into. Fixed by the shape: with few outputs, more of K must be read at once."""
-        return 8 if self.n <= 8192 and self.k >= 2048 else 4
-
-    @property
-    def nbytes(self) -> int:
-        return self.words.nbytes + (self.scales.nbytes if self.scales is not None else 0)
+    name: str
+    processors: int
+    shared: int
 
 
-def pack4(quants: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> Packed:
-    """Pack 4-bit weights. quants: (n, k) uint8 of 0 to 15. scale, minimum: (n, k / 32) float16.
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of the kernel: what it is compiled with, blocks, a block's threads and its shared memory in bytes."""
 
-    A step is 16 rows by 64; lane 4 r + q of a warp holds rows r and r + 8. Word j of its four is columns 16 j to
-    16 j + 15: nibbles (i, i + 4) are the pair at column 2 q (+ 8 where i > 1) of row r (+ 8 where i is odd).
-    """
-    n, k = quants.shape
-    _check_shape(n, k)
-    # (tile, row half, r, step, word, column half, q, pair)
-    x = quants.view(n // 16, 2, 8, k // 64, 4, 2, 4, 2).to(torch.int64)
-    x = x.permute(0, 3, 2, 6, 4, 7, 5, 1)  # tile, step, r, q, word, pair, column half, row half
-    shift = torch.tensor([[[0, 4], [8, 12]], [[16, 20], [24, 28]]], device=quants.device)
-    words = (x << shift).sum(dim=(-1, -2, -3))
-    words = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32).contiguous()
-
-    def grouped(v: torch.Tensor) -> torch.Tensor:
-        return v.half().view(n // 16, 2, 8, k // 64, 2).permute(0, 3, 2, 4, 1)
-
-    scales = torch.stack((grouped(scale), grouped(minimum)), dim=-1).contiguous()
-    return Packed(words, scales, n, k)
+    defines: Defines
+    grid: int
+    threads: int
+    shared: int
 
 
-def pack16(weights: torch.Tensor) -> Packed:
-    """Pack (n, k) bf16 or float16 weights: a lane's 16 bytes are its four registers of one 16 by 16 block."""
-    n, k = weights.shape
-    _check_shape(n, k)
-    x = weights.view(torch.int16).view(n // 16, 2, 8, k // 16, 2, 4, 2)
-    words = x.permute(0, 3, 2, 5, 4, 1, 6).contiguous().view(torch.int32)
-    return Packed(words, None, n, k)
+@cache
+def device_of(index: int) -> Device:
+    properties = torch.cuda.get_device_properties(index)
+    return Device(
+        properties.name,
+        properties.multi_processor_count,
+        nvrtc.shared_limit(index) - nvrtc.STATIC_SHARED,
+    )
 
 
-def unpack(packed: Packed) -> torch.Tensor:
-    """The twin of the device's unpacking: (n, k) float16 from 4-bit weights, in plain torch."""
-    if packed.scales is None:
-        raise ValueError("16-bit weights are packed as they are; keep the unpacked ones")
-    n, k = packed.n, packed.k
-    shift = torch.tensor([[[0, 4], [8, 12]], [[16, 20], [24, 28]]], device=packed.words.device)
-    x = (packed.words[..., None, None, None].to(torch.int64) >> shift) & 15
-    # tile, step, r, q, word, pair, column half, row half
-    quants = x.view(n // 16, k // 64, 8, 4, 4, 2, 2, 2).permute(0, 7, 2, 1, 4, 6, 3, 5).reshape(n, k)
-    scales = packed.scales.view(n // 16, k // 64, 8, 2, 2, 2).permute(0, 4, 2, 1, 3, 5).reshape(n, k // 32, 2)
-    wide = scales.double().repeat_interleave(32, dim=1)
-    return (quants * wide[..., 0] + wide[..., 1]).half()
+@cache
+def plan(
+    form: PackedForm,
+    segments: int,
+    n: int,
+    k: int,
+    rows: int,
+    epilogue: Epilogue,
+    dtype: torch.dtype,
+    mode: LaunchMode,
+    device: Device,
+    tile: PackedTile | None = None,
+) -> Launch | None:
+    """How to compute `rows` rows with weights of `n` finished outputs; None where that many rows do not fit the card's
+    shared memory. `tile` overrides the measured or computed one."""
+    eights = 1 if rows <= 8 else 2 if rows <= 16 else 4 if rows <= 32 else 8
+    parts = 2 if epilogue is Epilogue.GATED else 1
+    if tile is None:
+        tile = packed_tile_for(device.name, rows, n, k, f"{form}-{epilogue}")
+    if tile is None:
+        tile = _computed_tile(form, segments, n, k, eights, parts, device)
+    if tile is None:
+        return None
+    ring = _ring(form, segments, eights, tile)
+    sums = parts * segments * eights * 8 * (tile.tiles // parts * TILE + 4) * 4
+    shared = max(ring, sums)
+    if shared > device.shared:
+        return None
+    # A cap on registers that lets as many blocks run at once as shared memory does.
+    blocks = 1 if eights > 2 else max(1, min(512 // (segments * 32), device.shared // shared))
+    defines = (
+        ("SKINNY", 1),
+        ("FORM", _FORMS[form]),
+        ("TYPE_BF16", int(dtype is torch.bfloat16)),
+        ("NT", eights),
+        ("TILES", tile.tiles),
+        ("EPILOGUE", _EPILOGUES[epilogue]),
+        ("SEGMENTS", segments),
+        ("DEPTH", tile.depth),
+        ("BLOCKS", blocks),
+        ("HAS_ALPHA", int(form is not PackedForm.DENSE)),
+        ("MODE", _MODES[mode]),
+    )
+    grid = -(-n // (tile.tiles // parts * TILE))
+    return Launch(defines, grid, segments * 32, shared)
+
+
+def _ring(form: PackedForm, segments: int, eights: int, tile: PackedTile) -> int:
+    slot = -(-tile.tiles * _STEP_BYTES[form] // 128) * 128 + eights * 1024
+    return segments * tile.depth * slot
+
+
+def _computed_tile(
+    form: PackedForm, segments: int, n: int, k: int, eights: int, parts: int, device: Device
+) -> PackedTile | None:
+    """The tile whose blocks fill the multiprocessors best, the largest among equals since its tiles share x; as deep as
+    leaves room for the next kernel's blocks, which read their weights early."""
+    tiles = n // TILE
+    best: tuple[float, PackedTile] | None = None
+    for group in range(1, (2 if eights == 8 else 4) // parts + 1):
+        blocks = -(-tiles // group)
+        waves = -(-blocks // device.processors)
+        full = min(1.0, blocks / (waves * device.processors))
+        if waves > 8:
+            full = 1.0
+        share = (2 if segments == 8 else 3) if eights <= 2 else (1 if segments == 8 else 2)
+        most = min(8, max(2, k // 64 // segments + 1))
+        rings = {d: _ring(form, segments, eights, PackedTile(group * parts, d)) for d in range(2, most + 1)}
+        # Fewer than three steps in a ring leave too little on its way, even where a neighbour then finds no room.
+        depth = max((d for d in rings if rings[d] <= device.shared // share), default=2)
+        depth = max((d for d in rings if d <= 3 and rings[d] <= device.shared), default=2) if depth < 3 else depth
+        tile = PackedTile(group * parts, depth)
+        if _ring(form, segments, eights, tile) <= device.shared and (best is None or full >= best[0]):
+            best = full, tile
+    return best[1] if best is not None else None
+
+
+def packed_candidates(w: Packed, n: int, rows: int, epilogue: Epilogue, device: Device) -> list[PackedTile]:
+    """Tiles worth measuring for a product of `n` finished outputs on this card."""
+    parts = 2 if epilogue is Epilogue.GATED else 1
+    tiles = [PackedTile(group * parts, depth) for group in range(1, 4 // parts + 1) for depth in (2, 3, 4, 6, 8)]
+    args = (w.form, w.segments, n, w.k, rows, epilogue, torch.float16, LaunchMode.EARLY, device)
+    return [tile for tile in tiles if plan(*args, tile) is not None]
 
 
 def skinny(
@@ -93,76 +159,55 @@ def skinny(
     w: Packed,
     out: torch.Tensor,
     epilogue: Epilogue,
-    depth: int | None = None,
+    tile: PackedTile | None = None,
     mode: LaunchMode | None = None,
 ) -> None:
-    """out = epilogue(x @ w.T) for up to MAX_ROWS rows.
+    """out = epilogue((x @ w.T) * alpha) for up to MAX_ROWS rows.
 
-    x: (rows, k) float16, or bf16 for 16-bit weights of that type, contiguous along k. out: (rows, n), float32, or x's
-    type for GATED, whose weights hold n gate rows and then n up rows. `depth` steps of weights are in flight a warp.
+    x: (rows, k) float16, or bf16 for dense weights of that type, contiguous along k. out: (rows, n), float32, or x's
+    type for GATED, whose weights hold n gate rows and then n up rows.
     """
     rows, k = x.shape
     n = out.shape[1]
     gated = epilogue is Epilogue.GATED
     if not 1 <= rows <= MAX_ROWS:
         raise ValueError(f"{rows} rows; 1 to {MAX_ROWS} are possible")
-    if w.k != k or w.n != (2 * n if gated else n) or x.stride(1) != 1 or out.stride(1) != 1 or n % 16:
+    if w.k != k or w.n != (2 * n if gated else n) or x.stride(1) != 1 or out.stride(1) != 1 or n % TILE:
         raise ValueError(f"x {tuple(x.shape)}, w ({w.n}, {w.k}) and out {tuple(out.shape)} do not fit")
     if out.dtype is not (x.dtype if gated else torch.float32):
         raise ValueError(f"out is {out.dtype} for {epilogue} of {x.dtype}")
-    eights = 1 if rows <= 8 else 2 if rows <= 16 else 4
+    if x.device.type != "cuda":
+        linear(x, unpack(w), out, epilogue, segments=w.segments, alpha=w.alpha)
+        return
     mode = mode if mode is not None else default_mode(x.device)
-    waves = n // 16 / torch.cuda.get_device_properties(x.device).multi_processor_count
-    if depth is None:
-        depth = 2 if eights == 4 or waves > 3 else 3 if waves > 2 else 4
-    # A grid a little over one wave costs nearly two: make room for all of it where registers allow.
-    blocks = 6 if gated and w.scales is not None and eights == 1 and depth == 2 else 1
-    parts = 2 if gated else 1
-    ring = w.segments * depth * eights * 8 * 144
-    sums = parts * w.segments * eights * 8 * 17 * 4
-    kernel = nvrtc.load(
-        _SOURCE,
-        "skinny",
-        (
-            ("FORM_Q4", int(w.scales is not None)),
-            ("TYPE_BF16", int(x.dtype is torch.bfloat16)),
-            ("NT", eights),
-            ("EPILOGUE", _EPILOGUES[epilogue]),
-            ("SEGMENTS", w.segments),
-            ("DEPTH", depth),
-            ("BLOCKS", blocks),
-            ("MODE", _MODES[mode]),
-        ),
-        torch.cuda.get_device_capability(x.device),
-    )
-    scales = w.scales if w.scales is not None else w.words
-    arguments = (w.words, scales, x, out, rows, n, k, x.stride(0), out.stride(0))
-    kernel.launch(n // 16, w.segments * 32, arguments, shared=max(ring, sums))
+    launch = plan(w.form, w.segments, n, k, rows, epilogue, x.dtype, mode, device_of(x.device.index or 0), tile)
+    if launch is None:
+        if rows == 1:
+            raise ValueError(f"weights of ({w.n}, {w.k}) in {w.form} do not fit this card's shared memory")
+        upper = 8 if rows <= 16 else 16 if rows <= 32 else 32
+        skinny(x[:upper], w, out[:upper], epilogue, tile, mode)
+        skinny(x[upper:], w, out[upper:], epilogue, tile, mode)
+        return
+    kernel = nvrtc.load(SOURCE, "skinny", launch.defines, torch.cuda.get_device_capability(x.device))
+    scales, alpha = (t if t is not None else w.words for t in (w.scales, w.alpha))
+    arguments = (w.words, scales, alpha, x, out, rows, n, k, x.stride(0), out.stride(0))
+    kernel.launch(launch.grid, launch.threads, arguments, shared=launch.shared)
+
+
+def unpack_defines(form: PackedForm, mode: LaunchMode) -> Defines:
+    """What the unpacking kernel is compiled with."""
+    fixed = (("TYPE_BF16", 0), ("NT", 1), ("TILES", 1), ("EPILOGUE", 0), ("SEGMENTS", 4), ("DEPTH", 2), ("BLOCKS", 1))
+    return (("FORM", _FORMS[form]), *fixed, ("HAS_ALPHA", 0), ("MODE", _MODES[mode]))
 
 
 def unpack_rows(w: Packed, out: torch.Tensor, mode: LaunchMode | None = None) -> None:
-    """Unpack 4-bit weights to out, (n, k) float16 contiguous, on the device."""
+    """Unpack weights to out, (n, k) float16 contiguous, on the device: the values before alpha."""
     if w.scales is None or out.shape != (w.n, w.k) or out.dtype is not torch.float16 or not out.is_contiguous():
-        raise ValueError(f"out {tuple(out.shape)} {out.dtype} cannot take 4-bit weights ({w.n}, {w.k})")
+        raise ValueError(f"out {tuple(out.shape)} {out.dtype} cannot take {w.form} weights ({w.n}, {w.k})")
+    if out.device.type != "cuda":
+        out.copy_(unpack(w))
+        return
     mode = mode if mode is not None else default_mode(out.device)
-    kernel = nvrtc.load(
-        _SOURCE,
-        "unpack_rows",
-        (
-            ("FORM_Q4", 1),
-            ("TYPE_BF16", 0),
-            ("NT", 1),
-            ("EPILOGUE", 0),
-            ("SEGMENTS", 4),
-            ("DEPTH", 1),
-            ("BLOCKS", 1),
-            ("MODE", _MODES[mode]),
-        ),
-        torch.cuda.get_device_capability(out.device),
-    )
-    kernel.launch(2048, 256, (w.words, w.scales, out, w.n // 16, w.k))
-
-
-def _check_shape(n: int, k: int) -> None:
-    if n % 16 or k % 64:
-        raise ValueError(f"weights of ({n}, {k}); n must be a multiple of 16 and k of 64")
+    defines = unpack_defines(w.form, mode)
+    kernel = nvrtc.load(SOURCE, "unpack_rows", defines, torch.cuda.get_device_capability(out.device))
+    kernel.launch(2048, 256, (w.words, w.scales, out, w.n // TILE, w.k))

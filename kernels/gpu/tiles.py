@@ -27,6 +27,14 @@ class Tile:
     swap: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PackedTile:
+    """One launch shape of the packed kernel: 16-row `tiles` of weights a block, `depth` steps in its warps' rings."""
+
+    tiles: int
+    depth: int
+
+
 def bucket(rows: int) -> int:
     """The smallest row bucket that holds `rows`, or a multiple of the largest."""
     for size in ROW_BUCKETS:
@@ -67,8 +75,6 @@ TABLES: dict[str, dict[tuple[int, int, str, int], Tile]] = {
 """Per device name: (n, k, epilogue, class) to the measured tile."""
 
 
-def tile_for(device_name: str, rows: int, n: int, k: int, epilogue: str) -> Tile:
-    """The measured tile for this product on this card, or the default."""
-    row_class = next((c for c in CLASSES if rows <= c), CLASSES[-1])
-    measured = TABLES.get(device_name, {}).get((n, k, epilogue, row_class))
-    return measured if measured is not None else default_tile(rows, n, k)
+def row_class(rows: int) -> int:
+    """The class that stands for a pass of `rows` rows."""
+    return next((c for c in CLASSES if rows <= c), CLASSES[-1])

@@ -10,15 +10,39 @@ from kernels.gpu.linear import Epilogue
 from kernels.gpu.rotary import HeadShape
 
 
-def linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
+def linear(
+    x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, alpha: torch.Tensor | None = None
+) -> torch.Tensor:
     """What `linear` leaves in `out`, given what it held before."""
     y = x.float() @ w.float().T
+    if alpha is not None:
+        y = y * alpha
     if epilogue is Epilogue.GATED:
         gate, up = y.chunk(2, dim=1)
         y = torch.nn.functional.silu(gate) * up
     if epilogue is Epilogue.ADD:
         y = y + out.float()
     return y.to(out.dtype)
+
+
+def grouped(codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> torch.Tensor:
+    """codes * scale + minimum, rounded once to float16. codes: (n, k) integers; scale, minimum: (n, groups) float64."""
+    width = codes.shape[1] // scale.shape[1]
+    wide, low = (v.repeat_interleave(width, dim=1) for v in (scale, minimum))
+    return (codes.double() * wide + low).half()
+
+
+def scaled_fp8(weights: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """weights * scale, rounded once to float16. weights: (n, k) e4m3; scale: (n, k) float16."""
+    return (weights.double() * scale.double()).half()
+
+
+def scaled_fp4(codes: torch.Tensor, scale: torch.Tensor, factor: float) -> torch.Tensor:
+    """The e2m1 numbers of `codes` (n, k) times `scale` (n, groups), e4m3, times `factor`, as float16."""
+    table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64, device=codes.device)
+    values = table[(codes & 7).long()] * torch.where(codes & 8 > 0, -1.0, 1.0)
+    width = codes.shape[1] // scale.shape[1]
+    return (values * scale.double().repeat_interleave(width, dim=1) * factor).half()
 
 
 def rms_norm(h: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:

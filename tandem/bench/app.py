@@ -1,4 +1,4 @@
-"""`tandem bench`: levels c1, c2, c4 ..., or `exact` for identity alone."""
+"""`tandem bench`: levels c1, c2, c4 ..., `exact` for identity alone, or `shape` for a model's sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tandem.bench.levels import Plan, run_plan
 from tandem.bench.load import read_prompts
 from tandem.exits import CommandError, Exit
 from tandem.flags import with_engine_flags
-from tandem.origins import Flags
+from tandem.origins import Flags, resolve
 from tandem.own_engine import engine_for
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -30,7 +30,8 @@ MOST = 256
 def bench(
     flags: Flags,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[exact] [cN]...", help="Levels: cN sends N requests at once.")
+        list[str] | None,
+        typer.Argument(metavar="[exact] [cN]... | shape NAME", help="Levels: cN sends N requests at once."),
     ] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The engine to measure.")] = None,
     own: Annotated[bool, typer.Option("--own", help="Measure an engine of its own, also where one runs.")] = False,
@@ -42,14 +43,36 @@ def bench(
     count: Annotated[
         int | None, typer.Option("--count", metavar="N", min=1, help="How many prompts. [16, or all of a file]")
     ] = None,
+    form: Annotated[
+        str | None, typer.Option("--form", metavar="FORM", help="shape: bf16, q4, q8, fp8 or nvfp4. [bf16]")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option("--rows", metavar="N,...", help="shape: requests of a step. [1,2,4,8,16]")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", metavar="N", help="shape: tokens that each request has. [1024]")
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option("--layers", metavar="N", help="shape: layers of the model. [all]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="shape: of the weights. [0]")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the report there, too.")] = None,
 ) -> None:
     """Measure an engine: totals a level, each text against its alone text, and proof that requests ran together.
 
     Without --url it measures the engine that runs, or one of its own where none does. Exit 5 where a level is not
-    proven, 1 where a text differs from its alone text. `exact` compares texts and leaves times out.
+    proven, 1 where a text differs from its alone text. `exact` compares texts and leaves times out. `shape NAME`
+    (llama-1b, qwen3-8b) times decode steps of a model's sizes with random weights: no file, no server.
     """
+    if words and words[0] == "shape":
+        from tandem.bench import shape
+
+        settings = resolve(flags).settings
+        wanted = shape.ask(words[1:], form, rows, context, layers, seed)
+        raise typer.Exit(shape.run(wanted, settings.device, settings.threads, json=json))
+    if (form, rows, context, layers, seed) != (None,) * 5:
+        raise CommandError("--form, --rows, --context, --layers and --seed belong to bench shape NAME", Exit.USAGE)
     timed, levels = _read_words(words or [])
     if count is None and prompts is None:
         count = max(DEFAULT_PROMPTS, *levels)
@@ -88,8 +111,8 @@ def _read_words(words: list[str]) -> tuple[bool, tuple[int, ...]]:
     timed = words[:1] != ["exact"]
     levels: list[int] = []
     for word in words if timed else words[1:]:
-        if word in ("shape", "prices"):
-            raise CommandError(f"bench {word} measures the GPU backend's kernels, which do not exist yet", Exit.USAGE)
+        if word == "prices":
+            raise CommandError("bench prices needs speculation, which does not exist yet", Exit.USAGE)
         if not re.fullmatch(r"c[1-9][0-9]{0,3}", word) or int(word[1:]) > MOST:
             raise CommandError(f"{word!r} is no level; allowed: c1 to c{MOST}, or exact before them", Exit.USAGE)
         if int(word[1:]) not in levels:

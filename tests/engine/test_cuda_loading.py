@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import cuda_loading
 from engine.boot import Parts
 from engine.config import EngineConfig
 from engine.devices import UnusableDevice
@@ -22,7 +21,6 @@ from engine.memory.card import AllocatorBlocks
 from engine.memory.probe import FixedProbe
 from engine.protocol import Health, Loading
 from engine.request import Request, SamplingParams
-from kernels.forms import Form
 from tests.support.fake_card import FakeCard, FakeSystem
 from tests.support.fake_driver import PAGE
 from tests.support.fake_model import RecordingSink, reading
@@ -198,9 +196,3 @@ def test_auto_takes_the_cpu_then_and_says_why(path: Path, card: Callable[[], Fak
         assert re.match(words, reason)
         said = text(one)
     assert said == on_cpu(path)
-
-
-def test_a_form_that_cards_do_not_run_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_loading, "FORMS", frozenset({Form.F32, Form.Q4_1}))
-    with pytest.raises(UnusableDevice, match=r"cuda:0: \S+ is q8_0, and a card runs f32, q4_1 so far; use cpu"):
-        load(EngineConfig(model=path, model_name="tiny", device="cuda"), lambda _: None, FakeSystem())

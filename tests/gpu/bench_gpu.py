@@ -20,9 +20,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.gpu.beside import beside
-from tests.gpu.bits import bits_products, bits_program
-from tests.gpu.chunks import chunks
-from tests.gpu.rates import card, packed, products, prompt, step, trace
+from tests.gpu.bits import bits_packed, bits_products, bits_program
+from tests.gpu.rates import card, packed, products, prompt, step, trace, tune_packed
 from tests.gpu.real import model, vmm
 from tests.gpu.setting import SHAPES, TABLE, row, say
 from tests.gpu.tuning import tune
@@ -47,13 +46,18 @@ def main() -> None:
     parser.add_argument("--shape", action="append", choices=list(SHAPES))
     parser.add_argument("--cases", type=int, default=1200)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--form", action="append", choices=["bf16", "q4", "q8", "fp8", "nvfp4"])
+    parser.add_argument("--rows", default="1,2,4,8,16", help="requests of the stage `steps`")
+    parser.add_argument("--layers", type=int, default=8, help="layers of the stage `bitsof`")
     parser.add_argument("--model", type=Path, help="a GGUF file for the stage `model`")
     args = parser.parse_args()
     shapes = args.shape or list(SHAPES)
+    forms = tuple(args.form or ("bf16", "q4", "q8", "fp8", "nvfp4"))
+    quantised = tuple(f for f in forms if f != "bf16")
+    rows = tuple(int(word) for word in args.rows.split(","))
     work: dict[str, Callable[[], None]] = {
         "card": card,
         "beside": lambda: [beside(shape) for shape in shapes],  # type: ignore[func-returns-value]
-        "attention": lambda: [chunks(shape) for shape in shapes],  # type: ignore[func-returns-value]
         "vmm": lambda: vmm(shapes),
         "model": lambda: model(args.model),
         "tune": lambda: tune(shapes, args.out),
@@ -61,7 +65,11 @@ def main() -> None:
             bits_products(shapes, args.cases),
             [bits_program(s, f) for s in shapes for f in ("bf16", "q4")],
         ),  # type: ignore[func-returns-value]
-        "packed": lambda: packed(shapes),
+        "bitspacked": lambda: bits_packed(shapes, args.cases),
+        "bitsof": lambda: [bits_program(s, f, args.layers) for s in shapes for f in forms],  # type: ignore[func-returns-value]
+        "packed": lambda: packed(shapes, quantised),
+        "tunepacked": lambda: tune_packed(shapes, quantised),
+        "steps": lambda: [step(s, f, rows=rows) for s in shapes for f in forms],  # type: ignore[func-returns-value]
         "step4": lambda: [step(s, "q4") for s in shapes],  # type: ignore[func-returns-value]
         "step": lambda: [step(s) for s in shapes],  # type: ignore[func-returns-value]
         "products": lambda: [products(s) for s in shapes],  # type: ignore[func-returns-value]

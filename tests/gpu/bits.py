@@ -11,20 +11,22 @@ import torch
 from engine.rows import SlotRows, pack
 from kernels.gpu import twins
 from kernels.gpu.linear import Epilogue, linear
+from kernels.gpu.packing import PackedForm, pack16, unpack
 from kernels.gpu.program import CudaProgram
-from kernels.gpu.skinny import MAX_ROWS, pack16, skinny, unpack, unpack_rows
-from kernels.gpu.tiles import Tile
+from kernels.gpu.skinny import MAX_ROWS, skinny, unpack_rows
+from kernels.gpu.tiles import PackedTile, Tile
+from kernels.gpu.tuning import CANDIDATES, fits
 from tests.gpu.setting import (
     SHAPES,
+    ShapeForm,
     Slots,
     build,
     forget_weights,
     matrices,
-    random4,
+    random_packed,
     row,
     weight,
 )
-from tests.gpu.tuning import CANDIDATES, fits
 
 
 def bits_products(shapes: list[str], cases: int) -> int:
@@ -73,7 +75,7 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
     """Whole forwards: rows alone and among others, graphs on and off, chunks, trees; rows that differ."""
     config = replace(SHAPES[shape], layers=min(SHAPES[shape].layers, layers))
     wrong = 0
-    program = build(config, 512, form=form)
+    program = build(config, 512, form=ShapeForm(form))
     count = 128
     label = f"{shape} {form}"
     slots = Slots(config, count, 1400)
@@ -146,41 +148,52 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
     return wrong
 
 
+FORMS = (PackedForm.Q4, PackedForm.Q8, PackedForm.FP8, PackedForm.NVFP4, PackedForm.DENSE)
+
+
 def bits_packed(shapes: list[str], cases: int) -> int:
-    """Packed weights: unpacking, and the skinny kernel against the large one; rows that differ."""
+    """Packed weights: unpacking against its twin, and the skinny kernel in random tiles and row counts against the
+    large one; rows that differ."""
     rng = np.random.default_rng(5)
     torch.manual_seed(5)
     pool = [m for s in shapes for m in matrices(SHAPES[s]) if m[0] != "head"]
-    bad = compared = 0
+    bad = compared = wrong = 0
     for case in range(cases):
-        _, n, k, epilogue = pool[case % len(pool)]
+        _, n, k, epilogue = pool[case // len(FORMS) % len(pool)]
+        form = FORMS[case % len(FORMS)]
         wide = 2 * n if epilogue is Epilogue.GATED else n
-        quad = case % 4 != 3
-        dtype = torch.float16 if quad or case % 8 == 3 else torch.bfloat16
+        dtype = torch.bfloat16 if form is PackedForm.DENSE and case % 2 else torch.float16
         dense = torch.empty(wide, k, dtype=dtype, device="cuda").normal_(0, k**-0.5)
-        w = random4(wide, k) if quad else pack16(dense)
-        if quad:
+        w = pack16(dense) if form is PackedForm.DENSE else random_packed(form, wide, k)
+        if form is not PackedForm.DENSE:
             unpack_rows(w, dense.fill_(float("nan")))
-            if case < 12 and not torch.equal(dense, unpack(w)):
-                row(f"unpacking of {wide}x{k} differs from its twin")
+            if case < 3 * len(FORMS) and not torch.equal(dense, unpack(w)):
+                wrong += 1
+                row(f"unpacking of {form} {wide}x{k} differs from its twin")
         rows = int(rng.integers(1, 700))
         x = torch.randn(rows, k, device="cuda").to(dtype)
         start = torch.randn(rows, n, device="cuda") if epilogue is Epilogue.ADD else torch.full(
             (rows, n), float("nan"), device="cuda", dtype=dtype if epilogue is Epilogue.GATED else torch.float32
         )  # fmt: skip
         large = start.clone()
-        linear(x, dense, large, epilogue, segments=w.segments)
-        if case < 8:
-            want = twins.linear(x, dense, start, epilogue)
+        linear(x, dense, large, epilogue, segments=w.segments, alpha=w.alpha)
+        if case < 4 * len(FORMS):
+            want = twins.linear(x, dense, start, epilogue, w.alpha)
             error = (large.float() - want.float()).norm() / want.float().norm()
             if not error < 1e-2:
-                row(f"product {wide}x{k} {epilogue} is off by {error:.2e}")
-        for size in (1, int(rng.integers(2, 9)), int(rng.integers(9, 17)), int(rng.integers(17, MAX_ROWS + 1))):
-            size = min(size, rows)
+                wrong += 1
+                row(f"product {form} {wide}x{k} {epilogue} is off by {error:.2e}")
+        parts = 2 if epilogue is Epilogue.GATED else 1
+        for low, high in ((1, 1), (2, 8), (9, 16), (17, 32), (33, MAX_ROWS)):
+            size = min(int(rng.integers(low, high + 1)), rows)
             at = int(rng.integers(0, rows - size + 1))
             out = start[at : at + size].clone()
-            skinny(x[at : at + size], w, out, epilogue, depth=int(rng.choice([2, 4])))
+            tile = PackedTile(parts * int(rng.integers(1, 3)), int(rng.integers(2, 4))) if case % 3 == 0 else None
+            skinny(x[at : at + size], w, out, epilogue, tile)
             compared += size
-            bad += int((out != large[at : at + size]).any(1).sum())
-    row(f"bits packed: {compared} rows of {cases} random cases against the large product, {bad} differ")
-    return bad
+            differ = int((out != large[at : at + size]).any(1).sum())
+            if differ and bad < 20:
+                row(f"  {form} {wide}x{k} {epilogue} {size} rows {tile}: {differ} differ")
+            bad += differ
+    row(f"bits packed: {compared} rows of {cases} random cases against the large product, {bad} differ, {wrong} wrong")
+    return bad + wrong

@@ -8,19 +8,23 @@ from functools import partial
 import torch
 import triton
 
+from engine.cuda_shapes import read_bytes
 from engine.rows import SlotRows, pack
-from kernels.gpu.argmax import ArgmaxScratch, argmax
 from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue, linear
-from kernels.gpu.program import CudaProgram
-from kernels.gpu.skinny import Packed, pack16, skinny
+from kernels.gpu.packing import Packed, PackedForm
+from kernels.gpu.skinny import device_of, packed_candidates, skinny
+from kernels.gpu.tiles import PackedTile
+from tests.gpu.first_skinny import FirstPacked, first_skinny
 from tests.gpu.setting import (
     SHAPES,
+    ShapeForm,
     Slots,
     build,
+    decode_graph,
     graph_ms,
     matrices,
-    random4,
+    random_packed,
     read_rate,
     replay_ms,
     row,
@@ -37,45 +41,21 @@ def card() -> None:
     row(f"matrix rate 8192^3 bf16 {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")
 
 
-def decode_graph(program: CudaProgram, slots: Slots, n: int, context: int, vocab: int) -> torch.cuda.CUDAGraph:
-    """A captured decode step of `n` requests, the greedy choice included."""
-    shares = [SlotRows(s, context - 1, [s + 1], logits=[0]) for s in range(n)]
-    program.use_graphs = False
-    program.run(pack(shares), slots.base)
-    from kernels.gpu.passes import plan
-
-    shape = plan(pack(shares))[0]
-    best = torch.zeros(shape.logits, dtype=torch.int32, device="cuda")
-    scratch = ArgmaxScratch(shape.logits, vocab, torch.device("cuda"))
-    logits = program._buffers.view("logits", shape.logits, vocab)
-
-    def work() -> None:
-        program.enqueue(shape)
-        argmax(logits, best, scratch)
-
-    work()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    if int(best[0]) != int(logits[0].argmax()):
-        row("argmax differs from torch")
-    return graph
-
-
-def step(shape: str, form: str = "bf16", context: int = 1024) -> None:
+def step(shape: str, form: str = "bf16", context: int = 1024, rows: tuple[int, ...] = (1, 2, 4, 8, 16)) -> None:
+    """A whole decode step in the mode that serves, and at one and eight requests in the others."""
     config = SHAPES[shape]
     rate = read_rate()
-    for label, mode in ((f" {mode}", mode) for mode in LaunchMode):
-        program = build(config, 16, mode, form)
+    default = default_mode(torch.device("cuda"))
+    for mode in (default, *(m for m in LaunchMode if m is not default)) if len(rows) > 3 else (default,):
+        program = build(config, 16, mode, ShapeForm(form))
         slots = Slots(config, 16, context + 8)
-        read = program.weight_bytes() - config.vocab * config.hidden * 2
+        read = read_bytes(program, config)
         base = 0.0
-        for n in (1, 2, 4, 8, 16) if mode is default_mode(torch.device("cuda")) else (1, 8):
+        for n in rows if mode is default else (1, 8):
             ms = replay_ms(decode_graph(program, slots, n, context, config.vocab), 30)
             base = base or n / ms
             row(
-                f"step {shape} {form}{label} {n} requests at {context}: {ms:.3f} ms, {n / ms * 1e3:.0f} tok/s, "
+                f"step {shape} {form} {mode} {n} requests at {context}: {ms:.3f} ms, {n / ms * 1e3:.0f} tok/s, "
                 f"{read / ms / 1e9:.2f} TB/s of weights = {read / ms / 1e9 / rate:.3f} of the read rate, "
                 f"total {n / ms / base:.2f}x of one"
             )
@@ -83,46 +63,75 @@ def step(shape: str, form: str = "bf16", context: int = 1024) -> None:
         torch.cuda.empty_cache()
 
 
-def _chain(
-    ws: list[Packed], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, depth: int, mode: LaunchMode
-) -> None:
+def _chain(ws: list[Packed], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile | None) -> None:
     for w in ws:
-        skinny(x, w, out, epilogue, depth, mode)
+        skinny(x, w, out, epilogue, tile, LaunchMode.CHAINED)
 
 
-def packed(shapes: list[str]) -> None:
-    """Rates of the skinny kernel, by depth and launch."""
+def _first_chain(ws: list[FirstPacked], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue) -> None:
+    for w in ws:
+        first_skinny(x, w, out, epilogue, mode=LaunchMode.CHAINED)
+
+
+def packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "q8", "fp8", "nvfp4")) -> None:
+    """Rates of the packed kernel by form, matrix and rows, in a chain over enough copies to be cold; the first kernel
+    beside it in 4-bit, in turn."""
+    rate = read_rate()
     for shape in shapes:
         for name, n, k, epilogue in matrices(SHAPES[shape]):
             wide = 2 * n if epilogue is Epilogue.GATED else n
-            for form in ("q4", "bf16"):
-                size = wide * k * (0.625 if form == "q4" else 2)
-                copies = max(2, min(12, -(-300_000_000 // int(size))))
-                if form == "q4":
-                    ws = [random4(wide, k) for _ in range(copies)]
-                else:
-                    ws = [pack16(torch.randn(wide, k, device="cuda").bfloat16()) for _ in range(copies)]
+            for form in forms:
+                kind = PackedForm(form)
+                one = random_packed(kind, wide, k)
+                copies = max(2, min(12, -(-300_000_000 // one.nbytes)))
+                ws = [one, *(random_packed(kind, wide, k) for _ in range(copies - 1))]
+                first = [_first_random(wide, k) for _ in range(copies)] if form == "q4" else []
                 cells = []
                 for rows in (1, 8, 16, 32):
-                    dtype = torch.float16 if form == "q4" else torch.bfloat16
-                    x = torch.randn(rows, k, device="cuda").to(dtype)
-                    out = torch.zeros(
-                        rows, n, dtype=dtype if epilogue is Epilogue.GATED else torch.float32, device="cuda"
+                    x = torch.randn(rows, k, device="cuda").half()
+                    dtype = torch.float16 if epilogue is Epilogue.GATED else torch.float32
+                    out = torch.zeros(rows, n, dtype=dtype, device="cuda")
+                    ms = graph_ms(partial(_chain, ws, x, out, epilogue, None), 9) / copies
+                    text = f"{rows}r {one.nbytes / ms / 1e9:.2f}"
+                    if first:
+                        old = graph_ms(partial(_first_chain, first, x, out, epilogue), 9) / copies
+                        again = graph_ms(partial(_chain, ws, x, out, epilogue, None), 9) / copies
+                        text += f" ({old / min(ms, again):.2f}x the first)"
+                    cells.append(text)
+                row(f"packed {shape} {name} {n}x{k} {form} TB/s of {rate:.2f}: " + ", ".join(cells))
+                del ws, first, one
+
+
+def _first_random(n: int, k: int) -> FirstPacked:
+    """Random weights of the first kernel, about k**-0.5."""
+    words = torch.randint(-(1 << 31), 1 << 31, (n // 16, k // 64, 8, 4, 4), dtype=torch.int32, device="cuda")
+    scale = torch.rand((n // 16, k // 64, 8, 2, 2, 1), device="cuda").add_(0.5).mul_(k**-0.5 / 5)
+    return FirstPacked(words, torch.cat((scale, -7.5 * scale), dim=-1).half().contiguous(), n, k)
+
+
+def tune_packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "fp8"), rows: tuple[int, ...] = (1, 16)) -> None:
+    """The packed kernel by tile and depth, to see what the computed ones miss."""
+    for shape in shapes:
+        for name, n, k, epilogue in matrices(SHAPES[shape]):
+            wide = 2 * n if epilogue is Epilogue.GATED else n
+            for form in forms:
+                one = random_packed(PackedForm(form), wide, k)
+                copies = max(2, min(12, -(-300_000_000 // one.nbytes)))
+                ws = [one, *(random_packed(PackedForm(form), wide, k) for _ in range(copies - 1))]
+                for count in rows:
+                    x = torch.randn(count, k, device="cuda").half()
+                    dtype = torch.float16 if epilogue is Epilogue.GATED else torch.float32
+                    out = torch.zeros(count, n, dtype=dtype, device="cuda")
+                    found: list[tuple[float, str]] = []
+                    for tile in (None, *packed_candidates(one, n, count, epilogue, device_of(0))):
+                        ms = graph_ms(partial(_chain, ws, x, out, epilogue, tile), 5) / copies
+                        found.append((ms, f"{tile.tiles}x{tile.depth}" if tile else "computed"))
+                    found.sort()
+                    row(
+                        f"tiles {shape} {name} {form} {count} rows, TB/s: "
+                        + ", ".join(f"{what} {one.nbytes / ms / 1e9:.2f}" for ms, what in found)
                     )
-                    best = []
-                    for depth in (2, 3, 4, 6, 8) if rows == 1 else (2, 4):
-                        for dependent in (False, True):
-                            mode = LaunchMode.CHAINED if dependent else LaunchMode.PLAIN
-                            work = partial(_chain, ws, x, out, epilogue, depth, mode)
-                            best.append((graph_ms(work, 9) / copies, depth, dependent))
-                    ms, depth, dependent = min(best)
-                    cells.append(f"{rows}r {size / ms / 1e9:.2f} (d{depth}{'p' if dependent else ''})")
-                    if rows == 1:
-                        say(
-                            f"{shape} {name} {form}: "
-                            + ", ".join(f"d{d}{'p' if p else ''} {size / t / 1e9:.2f}" for t, d, p in best)
-                        )
-                row(f"packed {shape} {name} {n}x{k} {form} TB/s: " + ", ".join(cells))
+                del ws, one
 
 
 def trace(shape: str) -> None:

@@ -20,11 +20,11 @@ from engine.models.gguf_config import llama_config
 from engine.rows import SlotRows, pack
 from engine.tokenizer import load_tokenizer
 from engine.weights.gguf import open_gguf
-from tests.gpu.rates import decode_graph
 from tests.gpu.setting import (
     SHAPES,
     Slots,
     build,
+    decode_graph,
     replay_ms,
     row,
     say,

@@ -15,6 +15,7 @@ import torch
 from kernels.gpu import tiles
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.tiles import Tile
+from kernels.gpu.tuning import CANDIDATES, fits
 from tests.gpu.setting import (
     SHAPES,
     forget_weights,
@@ -24,44 +25,6 @@ from tests.gpu.setting import (
     say,
     weight,
 )
-
-CANDIDATES: dict[int, list[Tile]] = {
-    16: [
-        Tile(16, 16, 128, 4, 4), Tile(16, 16, 256, 4, 3), Tile(16, 16, 256, 4, 5), Tile(16, 16, 128, 2, 6),
-        Tile(16, 16, 512, 4, 3), Tile(16, 32, 128, 4, 4), Tile(16, 32, 128, 4, 6), Tile(16, 32, 256, 4, 3),
-        Tile(16, 32, 256, 8, 4), Tile(16, 64, 64, 4, 6), Tile(16, 64, 128, 4, 4), Tile(16, 64, 64, 4, 6, swap=True),
-        Tile(16, 64, 128, 4, 4, swap=True), Tile(16, 64, 128, 8, 5), Tile(16, 128, 64, 4, 5, swap=True),
-        Tile(16, 16, 256, 4, 6), Tile(16, 32, 256, 4, 5), Tile(16, 32, 128, 4, 8), Tile(16, 64, 128, 4, 6, swap=True),
-        Tile(16, 64, 256, 4, 4, swap=True), Tile(16, 32, 512, 4, 3), Tile(16, 32, 256, 4, 4, swap=True),
-    ],
-    32: [
-        Tile(32, 32, 128, 4, 4), Tile(32, 16, 256, 4, 3), Tile(32, 64, 64, 4, 6, swap=True), Tile(32, 64, 128, 4, 3),
-        Tile(32, 64, 128, 4, 4, swap=True), Tile(32, 128, 64, 4, 5, swap=True), Tile(32, 64, 128, 4, 6, swap=True),
-        Tile(32, 32, 256, 4, 4),
-    ],
-    64: [
-        Tile(64, 32, 128, 4, 3), Tile(64, 64, 64, 4, 5), Tile(64, 64, 128, 4, 3), Tile(64, 64, 64, 4, 5, swap=True),
-        Tile(64, 64, 128, 4, 4, swap=True), Tile(64, 128, 64, 4, 4, swap=True), Tile(64, 64, 128, 4, 5, swap=True),
-    ],
-    128: [
-        Tile(128, 64, 64, 8, 3), Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 8, 3), Tile(128, 32, 128, 4, 3),
-        Tile(128, 64, 128, 8, 3), Tile(128, 64, 64, 4, 4, swap=True), Tile(128, 128, 64, 4, 4, swap=True),
-        Tile(128, 32, 128, 4, 4), Tile(128, 64, 128, 4, 4, swap=True), Tile(128, 64, 128, 8, 4),
-    ],
-    256: [
-        Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4),
-        Tile(256, 128, 64, 8, 3), Tile(128, 128, 128, 8, 3),
-        Tile(128, 64, 64, 4, 4),
-    ],
-}  # fmt: skip
-
-
-def fits(tile: Tile, epilogue: Epilogue) -> bool:
-    """Whether the tile's pipeline fits a block's shared memory and registers on compute capability 9.0."""
-    weights = 2 if epilogue is Epilogue.GATED else 1
-    depth = tile.bk * 2 * (tile.bm + weights * tile.bn) * tile.stages
-    registers = tile.bm * tile.bn * weights / (tile.warps * 32)
-    return depth <= 220_000 and registers <= 160
 
 
 def compile_one(job: tuple[Tile, str]) -> str:

@@ -11,8 +11,10 @@ from engine.models import llama
 from engine.rows import SlotRows, pack
 from kernels.forms import Form, RawTensor
 from kernels.gpu.launch import INTERPRETED
+from kernels.gpu.packing import PackedForm
 from kernels.gpu.program import CudaOps, CudaProgram
 from kernels.gpu.weights import FileWeights
+from tests.support.tiny_model import raw
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 CONFIG = llama.LlamaConfig(
@@ -86,3 +88,38 @@ def test_a_pass_without_logits_returns_none(program: CudaProgram) -> None:
 def test_too_many_rows_are_refused(program: CudaProgram) -> None:
     with pytest.raises(ValueError, match="a pass of 65 rows; up to 64"):
         program.run(pack([SlotRows(0, 0, [0] * 65)]), Slots(1).base)
+
+
+MIXED = llama.LlamaConfig(
+    layers=1, hidden=256, ffn=128, heads=4, kv_heads=1, head_dim=16, vocab=48, context=64, rms_eps=1e-5,
+    rope_base=1e4, rope_dims=16,
+)  # fmt: skip
+FORMS = {
+    "attn_q": Form.Q4_K, "attn_k": Form.Q4_K, "attn_v": Form.Q6_K, "attn_output": Form.Q8_0, "ffn_gate": Form.Q5_K,
+    "ffn_up": Form.Q5_K, "ffn_down": Form.Q4_1, "token_embd": Form.Q6_K,
+}  # fmt: skip
+
+
+def mixed_tensors() -> dict[str, RawTensor]:
+    rng = np.random.default_rng(8)
+    plain = tensors(MIXED)
+    kinds = {name: FORMS.get(name.split(".")[-2]) for name in plain}
+    return {name: raw(name, kinds[name] or Form.F32, plain[name].shape, rng, 0.05) for name in plain}
+
+
+def test_packed_forms_beside_each_other_run_as_unpacked_ones() -> None:
+    results = []
+    for pack_them in (False, True):
+        ops = CudaOps(FileWeights(DEVICE, torch.float16, pack=pack_them), DEVICE, MIXED.context)
+        llama.record(ops, MIXED, mixed_tensors())
+        made = ops.finish(max_rows=128)
+        kv = torch.zeros((2, 128, MIXED.attention.kv_width), dtype=torch.float16, device=DEVICE)
+        base = np.array([[t.data_ptr() for t in kv]], np.uint64)
+        results.append(made.run(pack([SlotRows(0, 0, [1, 2, 3], logits=range(3))]), base).copy())
+    np.testing.assert_allclose(results[1], results[0], rtol=0.02, atol=0.02 * np.abs(results[0]).max())
+    uses = {(f.file, f.runs_as): f.tensors for f in made.forms()}
+    assert uses["q6_k", "float16"] == 1
+    assert uses["q6_k", PackedForm.Q8_SHORT.label] == 1
+    assert uses["q4_k", PackedForm.Q4.label] == 2
+    assert uses["q5_k", PackedForm.Q8_MIN.label] == 2
+    assert sum(uses.values()) == 8

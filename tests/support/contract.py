@@ -13,7 +13,6 @@ import msgspec
 
 from engine.http.errors import ErrorBody
 from engine.http.pages import StatusPage
-from engine.ledger.usage import UsageReport
 from engine.protocol import (
     ActionReply,
     BenchReport,
@@ -38,7 +37,6 @@ TYPES: dict[str, Any] = {
     "request": LedgerRow,
     "log": LogPage,
     "action": ActionReply,
-    "usage": UsageReport,
 }
 
 

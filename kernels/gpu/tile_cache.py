@@ -1,0 +1,130 @@
+"""Tiles that were measured on this box: a file in the user's cache, by card and by the versions that compile kernels.
+
+{"dense": [[n, k, epilogue, class, bm, bn, bk, warps, stages, swap], ...],
+ "packed": [[n, k, form-epilogue, class, tiles, depth], ...]}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+import torch
+import triton
+
+from kernels.gpu.tiles import CLASSES, TABLES, PackedTile, Tile, default_tile, row_class
+
+Key = tuple[int, int, str, int]
+"""n, k, what is computed, row class."""
+
+_POWERS = frozenset(1 << i for i in range(4, 10))
+
+
+class DamagedTiles(ValueError):
+    """A file of tiles that holds something else. The message names what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Tiles by product: of 16-bit weights, and of packed ones, whose key has `form-epilogue`."""
+
+    dense: dict[Key, Tile] = field(default_factory=dict)
+    packed: dict[Key, PackedTile] = field(default_factory=dict)
+
+
+def path_for(card: str) -> Path:
+    """Where the tiles of a card named so are kept: under `TANDEM_CACHE_DIR`, else the user's cache folder."""
+    root = os.environ.get("TANDEM_CACHE_DIR")
+    folder = Path(root) if root else Path(platformdirs.user_cache_dir("tandem"))
+    name = f"{card}-torch-{torch.__version__}-triton-{triton.__version__}"
+    return folder / "tiles" / (re.sub(r"[^A-Za-z0-9.+]+", "-", name) + ".json")
+
+
+def write(path: Path, measured: Measured) -> None:
+    """Keep `measured`, as a whole or not at all. Raises OSError."""
+    content = {
+        "dense": [[*key, t.bm, t.bn, t.bk, t.warps, t.stages, t.swap] for key, t in measured.dense.items()],
+        "packed": [[*key, t.tiles, t.depth] for key, t in measured.packed.items()],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        json.dump(content, file)
+    os.replace(file.name, path)
+
+
+def read(path: Path) -> Measured:
+    """The tiles of a file. Raises DamagedTiles, and OSError where it cannot be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedTiles(f"no JSON: {error}") from error
+    if not isinstance(content, dict) or set(content) != {"dense", "packed"}:
+        raise DamagedTiles("an object with dense and packed is expected")
+    if not all(isinstance(rows, list) and all(isinstance(r, list) for r in rows) for rows in content.values()):
+        raise DamagedTiles("dense and packed must be lists of lists")
+    return Measured(dict(map(_dense, content["dense"])), dict(map(_packed, content["packed"])))
+
+
+@cache
+def measured_here(card: str) -> Measured:
+    """What was measured on this box for a card named so, read once a process: nothing where there is no file. A file
+    that is damaged is ignored with a warning."""
+    path = path_for(card)
+    try:
+        return read(path)
+    except FileNotFoundError:
+        return Measured()
+    except (DamagedTiles, OSError) as error:
+        logging.getLogger(__name__).warning("%s is ignored: %s; `tandem doctor --tune` writes it anew", path, error)
+        return Measured()
+
+
+def tile_for(card: str, rows: int, n: int, k: int, epilogue: str) -> Tile:
+    """The tile for a product of 16-bit weights: measured on this box, or on a card named so, or the default."""
+    key = (n, k, epilogue, row_class(rows))
+    return measured_here(card).dense.get(key) or TABLES.get(card, {}).get(key) or default_tile(rows, n, k)
+
+
+def packed_tile_for(card: str, rows: int, n: int, k: int, product: str) -> PackedTile | None:
+    """The tile measured on this box for a product, `form-epilogue`, of packed weights; None where there is none."""
+    return measured_here(card).packed.get((n, k, product, row_class(rows)))
+
+
+def _key(row: list[object]) -> Key:
+    n, k, what, row_class = row[:4]
+    if not (_whole(n, 1) and _whole(k, 64) and isinstance(what, str) and row_class in CLASSES):
+        raise DamagedTiles(f"{row} names no product")
+    assert isinstance(n, int) and isinstance(k, int) and isinstance(row_class, int)  # noqa: PT018 - for the type checker
+    return n, k, what, row_class
+
+
+def _dense(row: list[object]) -> tuple[Key, Tile]:
+    if len(row) != 10:
+        raise DamagedTiles(f"{row} has {len(row)} fields, a dense tile has 10")
+    key = _key(row)
+    bm, bn, bk, warps, stages, swap = row[4:]
+    fits = bm in _POWERS and bn in _POWERS and bk in _POWERS and warps in (1, 2, 4, 8) and _whole(stages, 1, 8)
+    if not fits or not isinstance(swap, bool) or key[1] % int(str(bk)):
+        raise DamagedTiles(f"{row} is no tile")
+    return key, Tile(int(str(bm)), int(str(bn)), int(str(bk)), int(str(warps)), int(str(stages)), swap)
+
+
+def _packed(row: list[object]) -> tuple[Key, PackedTile]:
+    if len(row) != 6:
+        raise DamagedTiles(f"{row} has {len(row)} fields, a packed tile has 6")
+    key = _key(row)
+    tiles, depth = row[4:]
+    if not (_whole(tiles, 1, 4) and _whole(depth, 2, 8)) or (key[2].endswith("gated") and int(str(tiles)) % 2):
+        raise DamagedTiles(f"{row} is no tile")
+    return key, PackedTile(int(str(tiles)), int(str(depth)))
+
+
+def _whole(value: object, low: int, high: int = 1 << 30) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

@@ -1,0 +1,194 @@
+"""Measures the products' tiles on this card: candidates, a bit check of each, the fastest kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from kernels.gpu.launch import LaunchMode
+from kernels.gpu.linear import Epilogue, linear
+from kernels.gpu.packing import Packed, PackedForm
+from kernels.gpu.skinny import MAX_ROWS, device_of, packed_candidates, skinny, unpack_rows
+from kernels.gpu.tile_cache import Key, Measured
+from kernels.gpu.tiles import CLASSES, PackedTile, Tile
+from kernels.gpu.timing import graph_ms
+
+CANDIDATES: dict[int, list[Tile]] = {
+    16: [
+        Tile(16, 16, 128, 4, 4), Tile(16, 16, 256, 4, 3), Tile(16, 16, 256, 4, 5), Tile(16, 16, 128, 2, 6),
+        Tile(16, 16, 512, 4, 3), Tile(16, 32, 128, 4, 4), Tile(16, 32, 128, 4, 6), Tile(16, 32, 256, 4, 3),
+        Tile(16, 32, 256, 8, 4), Tile(16, 64, 64, 4, 6), Tile(16, 64, 128, 4, 4), Tile(16, 64, 64, 4, 6, swap=True),
+        Tile(16, 64, 128, 4, 4, swap=True), Tile(16, 64, 128, 8, 5), Tile(16, 128, 64, 4, 5, swap=True),
+        Tile(16, 16, 256, 4, 6), Tile(16, 32, 256, 4, 5), Tile(16, 32, 128, 4, 8), Tile(16, 64, 128, 4, 6, swap=True),
+        Tile(16, 64, 256, 4, 4, swap=True), Tile(16, 32, 512, 4, 3), Tile(16, 32, 256, 4, 4, swap=True),
+    ],
+    32: [
+        Tile(32, 32, 128, 4, 4), Tile(32, 16, 256, 4, 3), Tile(32, 64, 64, 4, 6, swap=True), Tile(32, 64, 128, 4, 3),
+        Tile(32, 64, 128, 4, 4, swap=True), Tile(32, 128, 64, 4, 5, swap=True), Tile(32, 64, 128, 4, 6, swap=True),
+        Tile(32, 32, 256, 4, 4),
+    ],
+    64: [
+        Tile(64, 32, 128, 4, 3), Tile(64, 64, 64, 4, 5), Tile(64, 64, 128, 4, 3), Tile(64, 64, 64, 4, 5, swap=True),
+        Tile(64, 64, 128, 4, 4, swap=True), Tile(64, 128, 64, 4, 4, swap=True), Tile(64, 64, 128, 4, 5, swap=True),
+    ],
+    128: [
+        Tile(128, 64, 64, 8, 3), Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 8, 3), Tile(128, 32, 128, 4, 3),
+        Tile(128, 64, 128, 8, 3), Tile(128, 64, 64, 4, 4, swap=True), Tile(128, 128, 64, 4, 4, swap=True),
+        Tile(128, 32, 128, 4, 4), Tile(128, 64, 128, 4, 4, swap=True), Tile(128, 64, 128, 8, 4),
+    ],
+    256: [
+        Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4),
+        Tile(256, 128, 64, 8, 3), Tile(128, 128, 128, 8, 3),
+        Tile(128, 64, 64, 4, 4),
+    ],
+}  # fmt: skip
+"""Tiles of 16-bit products worth measuring, by the rows they take."""
+
+REFERENCE = Tile(16, 16, 64, 4, 4)
+"""The tile whose bits the others must give, a row alone."""
+COLD_BYTES = 400_000_000
+"""Weights that a chain of products reads before it comes to the first again: past any cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product that a model computes: `n` finished outputs over `k`; `form` None for 16-bit weights of `dtype`."""
+
+    n: int
+    k: int
+    epilogue: Epilogue
+    form: PackedForm | None
+    dtype: torch.dtype = torch.float16
+
+    @property
+    def weight_rows(self) -> int:
+        return 2 * self.n if self.epilogue is Epilogue.GATED else self.n
+
+    def __str__(self) -> str:
+        return f"{self.weight_rows} x {self.k} {self.form or str(self.dtype).removeprefix('torch.')} {self.epilogue}"
+
+
+AnyTile = TypeVar("AnyTile", Tile, PackedTile)
+Say = Callable[[str], None]
+MakePacked = Callable[[PackedForm, int, int], Packed]
+
+
+def fits(tile: Tile, epilogue: Epilogue) -> bool:
+    """Whether the tile's pipeline fits a block's shared memory and registers on compute capability 9.0."""
+    weights = 2 if epilogue is Epilogue.GATED else 1
+    depth = tile.bk * 2 * (tile.bm + weights * tile.bn) * tile.stages
+    registers = tile.bm * tile.bn * weights / (tile.warps * 32)
+    return depth <= 220_000 and registers <= 160
+
+
+def tune(products: Sequence[Product], make_packed: MakePacked, say: Say) -> Measured:
+    """The fastest tile of each product and row class on the current card. A candidate that gives other bits, or does
+    not run here, is left out and told to `say`, as is what was chosen."""
+    found = Measured()
+    for product in products:
+        if product.form is None:
+            _tune_dense(product, found.dense, say)
+        else:
+            _tune_packed(product, product.form, make_packed, found.packed, say)
+        torch.cuda.empty_cache()
+    return found
+
+
+def _tune_dense(product: Product, table: dict[Key, Tile], say: Say) -> None:
+    n, k, epilogue = product.n, product.k, product.epilogue
+    size = product.weight_rows * k * 2
+    ws = [_random(product.weight_rows, k, product.dtype) for _ in range(_copies(size))]
+    for row_class in CLASSES:
+        if row_class == CLASSES[-1] and n > 65536:
+            continue
+        rows = {2: 1, 256: 2048}.get(row_class, row_class)
+        x, start = _operands(product, rows)
+        last = start[-1:].clone()
+        linear(x[-1:], ws[0], last, epilogue, REFERENCE)
+        scores: list[tuple[float, Tile]] = []
+        for tile in CANDIDATES[max(row_class, 16)]:
+            if k % tile.bk or not fits(tile, epilogue):
+                continue
+            out = start.clone()
+            try:
+                linear(x, ws[0], out, epilogue, tile)
+                if not torch.equal(out[-1:], last):
+                    say(f"{product}, {rows} rows: {tile} gives other bits and is left out")
+                    continue
+                scores.append((graph_ms(partial(_dense_chain, ws, x, out, epilogue, tile), 9) / len(ws), tile))
+            except Exception as error:  # noqa: BLE001 - the other candidates still count
+                say(f"{product}, {rows} rows: {tile} does not run: {str(error)[:120]}")
+        _keep(product, row_class, size, scores, table, str(epilogue), say)
+
+
+def _tune_packed(
+    product: Product, form: PackedForm, make_packed: MakePacked, table: dict[Key, PackedTile], say: Say
+) -> None:
+    n, k, epilogue = product.n, product.k, product.epilogue
+    one = make_packed(form, product.weight_rows, k)
+    ws = [one, *(make_packed(form, product.weight_rows, k) for _ in range(_copies(one.nbytes) - 1))]
+    dense = torch.empty((product.weight_rows, k), dtype=torch.float16, device="cuda")
+    unpack_rows(one, dense)
+    for row_class in (c for c in CLASSES if c <= MAX_ROWS):
+        rows = {2: 1}.get(row_class, row_class)
+        x, start = _operands(product, rows)
+        want = start.clone()
+        linear(x, dense, want, epilogue, segments=one.segments, alpha=one.alpha)
+        scores: list[tuple[float, PackedTile]] = []
+        for tile in packed_candidates(one, n, rows, epilogue, device_of(torch.cuda.current_device())):
+            out = start.clone()
+            try:
+                skinny(x, one, out, epilogue, tile)
+                if not torch.equal(out, want):
+                    say(f"{product}, {rows} rows: {tile} gives other bits and is left out")
+                    continue
+                scores.append((graph_ms(partial(_packed_chain, ws, x, out, epilogue, tile), 9) / len(ws), tile))
+            except Exception as error:  # noqa: BLE001 - the other candidates still count
+                say(f"{product}, {rows} rows: {tile} does not run: {str(error)[:120]}")
+        _keep(product, row_class, one.nbytes, scores, table, f"{form}-{epilogue}", say)
+
+
+def _keep(
+    product: Product,
+    row_class: int,
+    size: int,
+    scores: list[tuple[float, AnyTile]],
+    table: dict[Key, AnyTile],
+    what: str,
+    say: Say,
+) -> None:
+    if scores:
+        ms, tile = min(scores, key=lambda s: s[0])
+        table[product.n, product.k, what, row_class] = tile
+        say(f"{product}, up to {row_class} rows: {size / ms / 1e9:.2f} TB/s with {tile}")
+
+
+def _operands(product: Product, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random rows, and an output that is poisoned, or random where it is added to."""
+    x = torch.randn(rows, product.k, device="cuda").to(product.dtype)
+    if product.epilogue is Epilogue.ADD:
+        return x, torch.randn(rows, product.n, device="cuda")
+    kind = product.dtype if product.epilogue is Epilogue.GATED else torch.float32
+    return x, torch.full((rows, product.n), float("nan"), dtype=kind, device="cuda")
+
+
+def _random(n: int, k: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(n, k, dtype=dtype, device="cuda").normal_(0.0, k**-0.5)
+
+
+def _copies(size: int) -> int:
+    return max(2, min(12, -(-COLD_BYTES // size)))
+
+
+def _dense_chain(ws: list[torch.Tensor], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, tile: Tile) -> None:
+    for w in ws:
+        linear(x, w, out, epilogue, tile)
+
+
+def _packed_chain(ws: list[Packed], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile) -> None:
+    for w in ws:
+        skinny(x, w, out, epilogue, tile, LaunchMode.CHAINED)

@@ -1,0 +1,34 @@
+"""`tandem doctor --tune`: measures the card's kernels and keeps the fastest launch shapes."""
+
+from __future__ import annotations
+
+from tandem import output
+from tandem.exits import CommandError, Exit
+from tandem.settings import Settings
+
+
+def tune(settings: Settings) -> None:
+    """Measure the card of `settings` for its model, or for the bench's shapes where the file is not here. What is found
+    goes to stderr, the file's path to stdout. Raises CommandError without a card that can be used."""
+    from engine.catalog import UnknownModel
+    from engine.catalog import resolve as find
+    from engine.devices import UnusableDevice, choose, look
+
+    try:
+        choice = choose(settings.device, look())
+        path = find(settings.model)
+    except (UnusableDevice, UnknownModel) as why:
+        raise CommandError(f"doctor --tune: {why}", Exit.FAILURE) from why
+    if choice.card is None:
+        why_none = choice.reason or "the device is cpu"
+        raise CommandError(f"doctor --tune measures a CUDA card, and {why_none}", Exit.FAILURE)
+    from engine.cuda_tuning import tune_card
+    from engine.weights.gguf import DamagedModel, UnsupportedModel
+
+    model = path if path.is_file() else None
+    output.note(f"measuring {choice.card.device} ({choice.card.name}) for {model or 'the shapes of bench shape'}")
+    try:
+        kept = tune_card(choice.card, model, output.note)
+    except (DamagedModel, UnsupportedModel, OSError, RuntimeError) as why:
+        raise CommandError(f"doctor --tune: {why}", Exit.FAILURE) from why
+    output.emit(str(kept))

@@ -1,0 +1,82 @@
+"""Tiles measured on this box: kept, read before the table that ships, ignored where damaged."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernels.gpu import tile_cache
+from kernels.gpu.tile_cache import (
+    DamagedTiles,
+    Measured,
+    measured_here,
+    packed_tile_for,
+    path_for,
+    read,
+    tile_for,
+    write,
+)
+from kernels.gpu.tiles import TABLES, PackedTile, Tile, default_tile
+
+CARD = "NVIDIA H200"
+DENSE = {(4096, 4096, "add", 16): Tile(32, 64, 128, 8, 3, swap=True)}
+PACKED = {(4096, 4096, "q4-add", 16): PackedTile(3, 4)}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TANDEM_CACHE_DIR", str(tmp_path))
+    measured_here.cache_clear()
+    yield
+    measured_here.cache_clear()
+
+
+def test_what_was_measured_here_comes_first() -> None:
+    write(path_for(CARD), Measured(DENSE, PACKED))
+    assert read(path_for(CARD)) == Measured(DENSE, PACKED)
+    assert tile_for(CARD, 5, 4096, 4096, "add") == DENSE[4096, 4096, "add", 16]
+    assert packed_tile_for(CARD, 5, 4096, 4096, "q4-add") == PackedTile(3, 4)
+    assert tile_for(CARD, 1, 4096, 4096, "add") == TABLES[CARD][4096, 4096, "add", 2]
+    assert tile_for("another card", 5, 4096, 4096, "add") == default_tile(5, 4096, 4096)
+
+
+def test_without_a_file_the_tables_that_ship_serve() -> None:
+    assert tile_for(CARD, 5, 4096, 4096, "add") == TABLES[CARD][4096, 4096, "add", 16]
+    assert packed_tile_for(CARD, 5, 4096, 4096, "q4-add") is None
+
+
+def test_the_file_is_the_cards_and_its_compilers() -> None:
+    name = path_for("NVIDIA A/B 3").name
+    assert name.startswith("NVIDIA-A-B-3-torch-")
+    assert "triton-" in name
+    assert path_for(CARD).parent.name == "tiles"
+
+
+GOOD = [4096, 4096, "add", 16, 32, 64, 128, 8, 3, True]
+BAD = {
+    "no JSON": b"{",
+    "dense and packed is expected": b"[]",
+    "lists of lists": b'{"dense": [3], "packed": []}',
+    "has 2 fields": b'{"dense": [[1, 2]], "packed": []}',
+    "names no product": json.dumps({"dense": [[4096, 4096, "add", 17, *GOOD[4:]]], "packed": []}).encode(),
+    r"\] is no tile": json.dumps({"dense": [[*GOOD[:4], 24, *GOOD[5:]]], "packed": []}).encode(),
+    "True, 2] is no tile": b'{"dense": [], "packed": [[64, 64, "q4-add", 2, true, 2]]}',
+    "3, 2] is no tile": b'{"dense": [], "packed": [[64, 64, "q4-gated", 2, 3, 2]]}',
+}
+
+
+@pytest.mark.parametrize("words", list(BAD))
+def test_a_damaged_file_is_ignored_with_a_warning(words: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = path_for(CARD)
+    path.parent.mkdir()
+    path.write_bytes(BAD[words])
+    with pytest.raises(DamagedTiles, match=words if words.startswith(r"\]") else words.replace("]", r"\]")):
+        read(path)
+    with caplog.at_level(logging.WARNING, tile_cache.__name__):
+        assert measured_here(CARD) == Measured()
+    assert f"{path} is ignored" in caplog.text
+    assert "doctor --tune" in caplog.text
