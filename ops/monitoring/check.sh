@@ -3,7 +3,7 @@
 # unpacked into .cache (no root needed). Metrics on standard input are linted too where `--metrics` is given.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-cache=${TANDEM_TOOLS_CACHE:-$here/../../.cache}/promtool
+cache=${PROMTOOL_CACHE:-$here/../../.cache/promtool}
 
 fail() {
     echo "promtool: $1" >&2
