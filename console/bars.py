@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from console.spans import Line, Span
 from console.tones import Tone
@@ -13,6 +14,7 @@ FILL = "■"
 AHEAD = "□"
 TRACK = "·"
 _TICKS = "▁▂▃▄▅▆▇█"
+_COLUMN = " " + _TICKS
 
 
 @dataclass(frozen=True)
@@ -93,21 +95,23 @@ def shrunk(values: Sequence[float], width: int, step: int) -> tuple[float, ...]:
 
 
 def chart(values: Sequence[float], width: int, height: int, tone: Tone) -> tuple[Line, ...]:
-    """The latest `width` values as columns `height` rows tall, newest at the right, the largest filling its column."""
-    shown = list(values[-width:])
-    ceiling = max(shown, default=0.0)
-    missing = width - len(shown)
+    """The latest `width` values as columns `height` rows tall, newest at the right, the largest filling its column.
+
+    Zero is a dim base line; a value that is not nothing shows an eighth of a cell at least.
+    """
+    shown = values[-width:]
+    scale = height * 8 / max(shown, default=0.0) if any(shown) else 0.0
+    eighths = [0] * (width - len(shown)) + [max(1, round(value * scale)) if value > 0 else 0 for value in shown]
     rows: list[Line] = []
-    for row in range(height - 1, -1, -1):
-        ticks = []
-        for value in shown:
-            # A value that is not nothing shows an eighth at least.
-            eighths = max(1, round(value / ceiling * height * 8)) if value > 0 else 0
-            ticks.append(" " if eighths <= 8 * row else _TICKS[min(8, eighths - 8 * row) - 1])
-        if row:
-            rows.append((Span(" " * missing + "".join(ticks), tone),))
-            continue
-        ground = [Span("▁" * missing, Tone.TRACK)] if missing else []
-        ground += [Span("▁", Tone.TRACK) if tick == " " else Span(tick, tone) for tick in ticks]
-        rows.append(tuple(ground))
+    for base in range(8 * (height - 1), -1, -8):
+        ticks = "".join([_COLUMN[max(0, min(8, level - base))] for level in eighths])
+        rows.append((Span(ticks, tone),) if base else _on_ground(ticks, tone))
     return tuple(rows)
+
+
+def _on_ground(ticks: str, tone: Tone) -> Line:
+    runs = groupby(ticks, key=" ".__ne__)
+    return tuple(
+        Span(text, tone) if there else Span("▁" * len(text), Tone.TRACK)
+        for there, text in ((there, "".join(run)) for there, run in runs)
+    )

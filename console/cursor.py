@@ -21,9 +21,6 @@ def settled(before: Sheet | None, after: Sheet, state: ViewState, height: int) -
     if state.detail is not None and not after.rows:
         # The row that was opened waits behind its detail.
         return replace(state, offset=offset)
-    if state.detail is not None and not after.rows:
-        # What was opened is drawn without the list; the cursor waits on its row for the way back.
-        return replace(state, offset=offset)
     row = after.row(state.cursor)
     if row is None and after.rows:
         row = after.rows[min(_index(before, state.cursor), len(after.rows) - 1)]

@@ -31,7 +31,7 @@ _VIEWS = {
 }
 
 # The views in which a row can be opened.
-OPENING = frozenset({ViewName.LANES, ViewName.REQUESTS})
+OPENING = frozenset({ViewName.LANES, ViewName.QUEUE, ViewName.REQUESTS})
 
 # Which view says at length what a panel of the overview says in short.
 OPENS = {
@@ -78,7 +78,7 @@ def sheet(region: Region, view: ScreenView, arrangement: Arrangement) -> Sheet:
 
 def view_sheet(name: ViewName, view: ScreenView, state: ViewState, box: Box) -> Sheet:
     """The content of a view other than the overview; before there is a snapshot, why there is none."""
-    width = box.width - SIDE_CELLS
+    width = max(1, box.width - SIDE_CELLS)
     if view.lanes is None:
         return Sheet(name.value, body=lanes.nobody(view, width))
     return _VIEWS[name](view, state, width, max(0, box.height - 2))

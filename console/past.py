@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from console.deltas import Key, delta, packed_bytes, patched, unpacked, unpacked_bytes
-from console.history import KEPT_SECONDS, Track
+from console.history import Track
 from console.timeline import Moment, track_of
 from engine.protocol import Health, Queued, decode_health
 
@@ -21,6 +21,8 @@ KEPT_BYTES = 40 << 20
 _KEY_S = 60.0
 # A request's arrival is a difference of two rounded figures: this close it is the same one.
 _SAME_ARRIVAL_S = 0.02
+# A frame of the past shows what led to it over this long; all of it would make each step back wait.
+_REBUILT_S = 600.0
 # What the lists and objects around one kept snapshot, and around one kept queue entry, take besides their bytes.
 _OVERHEAD = 200
 _ENTRY_OVERHEAD = 600
@@ -156,7 +158,7 @@ class Past:
     def track(self, when: float) -> Track:
         end = bisect_right(self._times, when)
         chosen: list[_Kept] = []
-        for kept in self._kept[bisect_left(self._times, when - KEPT_SECONDS) : end]:
+        for kept in self._kept[bisect_left(self._times, when - _REBUILT_S) : end]:
             if not chosen or int(kept.at) != int(chosen[-1].at) or kept.at == self._times[end - 1]:
                 chosen.append(kept)
         return track_of(_opened(chosen))

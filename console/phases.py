@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import StrEnum
 
 from console.tones import Tone
@@ -38,26 +38,25 @@ PHASE_SIGNS = {
     Phase.WAITING: Word("┈", "waited", Tone.WAIT),
     Phase.RESTORING: Word("↺", "restored", Tone.READ),
     Phase.READING: Word("═", "read", Tone.READ),
-    Phase.YIELDED: Word("‖", "gave way", Tone.WAIT_STRONG),
+    Phase.YIELDED: Word("‖", "gave way", Tone.WAIT),
     Phase.WRITING: Word("━", "wrote", Tone.GOOD),
     Phase.FINISHING: Word("■", "finished", Tone.GOOD_STRONG),
 }
+# Among phases that took equally long, the one in which less happened is shown.
 _SHOWN_FIRST = (Phase.YIELDED, Phase.WAITING, Phase.RESTORING, Phase.FINISHING, Phase.READING, Phase.WRITING)
 
 
-def seconds_by_phase(phases: Iterable[Phase]) -> dict[Phase, int]:
+def seconds_by_phase(phases: Sequence[Phase]) -> dict[Phase, int]:
     """How many seconds each phase took, in the order in which a request goes through them."""
-    counts = dict.fromkeys(Phase, 0)
-    for phase in phases:
-        counts[phase] += 1
+    counts = {phase: phases.count(phase) for phase in Phase}
     return {phase: seconds for phase, seconds in counts.items() if seconds}
 
 
-def dominant(phases: Iterable[Phase]) -> Phase:
-    """The phase that took most of the seconds; among equals the one in which less happened."""
+def dominant(phases: Sequence[Phase]) -> Phase:
+    """The phase that took most of the seconds, of which there is at least one."""
+    if phases.count(phases[0]) == len(phases):
+        return phases[0]
     counts = seconds_by_phase(phases)
-    return max(
-        counts,
-        key=lambda phase: (counts[phase], -_SHOWN_FIRST.index(phase) if phase in _SHOWN_FIRST else -99),
-        default=Phase.UNSEEN,
-    )
+    most = max(counts.values())
+    longest = [phase for phase, seconds in counts.items() if seconds == most]
+    return next((phase for phase in _SHOWN_FIRST if phase in longest), longest[0])

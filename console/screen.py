@@ -52,7 +52,8 @@ class HeaderView:
 class LaneView:
     """One slot. `text` says the phase, `short` the same where room is scarce: its word and its rate.
 
-    `read_*` are prompt tokens, `done` and `limit` tokens of the answer, rows are KV rows."""
+    `tok_s` is the rate now, of reading or writing, None while the picture is stale. `read_*` are prompt tokens,
+    `done` and `limit` tokens of the answer, rows are KV rows."""
 
     slot: int
     kind: str

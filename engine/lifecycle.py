@@ -163,7 +163,8 @@ class Lifecycle:
         now = state.clock()
         records.ended(job, last, ending, str(finish) if error is None else error.code, now)
         if state.ledger is not None:
-            reason = reasons.left(job.completion_tokens) if error is None else error.message
+            read = None if last is None else last.prompt_len - last.unread
+            reason = reasons.left(job.completion_tokens, read, job.prompt_len) if error is None else error.message
             kept = None if ending is Ending.SERVED else reason
             state.ledger.add(ended_row(job, finish, kept, now=now, wall=state.wall()))
 

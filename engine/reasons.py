@@ -35,9 +35,13 @@ def read_turn(reading_slot: int, remaining: int) -> str:
     return f"waits while slot {reading_slot} reads its prompt ({remaining:,} tokens to go)"
 
 
-def left(completion: int) -> str:
-    """Why a request ended whose client left."""
-    return f"its client left; {_count(completion, 'token')} had been generated"
+def left(completion: int, read: int | None, prompt: int) -> str:
+    """How far a request had come whose client left. `read`: prompt tokens that were read; None while it waited."""
+    if completion:
+        return f"its client left; {_count(completion, 'token')} had been generated"
+    if read is None:
+        return "its client left while it waited"
+    return f"its client left with {100 * read // max(1, prompt)} % of its prompt read"
 
 
 def queue_full(limit: int, waiting_now: int) -> str:

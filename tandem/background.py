@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
@@ -15,7 +15,8 @@ from tandem.flags import with_engine_flags
 from tandem.origins import Flags
 from tandem.paths import default_state_dir
 from tandem.register import Running, meant, read_launch, running
-from tandem.service import report
+from tandem.service import report, unit
+from tandem.service.hold import describe_hold, remove_note, restore_after_crash
 from tandem.service.launching import end, environment_of, launch
 from tandem.service.lines import as_json, as_text
 from tandem.service.rotation import LOG_NAME, follow, read_back
@@ -49,7 +50,10 @@ def start(
             "stop it, or add --another with a --port and --state-dir",
             Exit.REFUSED,
         )
+    if not (flags.values or flags.profile or flags.env_file) and restore_after_crash(wait):
+        return
     launch(flags, wait_s=wait)
+    remove_note()
 
 
 @app.command()
@@ -71,6 +75,10 @@ def restart(state_dir: StateDirOption = None, timeout: TimeoutOption = None, wai
             raise
         folder = folder or default_state_dir()
     else:
+        if engine.record is not None and engine.record.unit is not None:
+            unit.manage("restart", engine.record.unit)
+            output.note(f"{engine.record.unit} was restarted")
+            return
         folder = engine.state_dir
         environ = environment_of(engine)
         end(engine, timeout)
@@ -112,8 +120,10 @@ def logs(
     json: Annotated[bool, typer.Option("--json", help="Print each line as a JSON object.")] = False,
 ) -> None:
     """Show the background engine's log. Exit 3 where there is none."""
-    found = [engine.state_dir for engine in running()]
-    folder = state_dir or (found[0] if len(found) == 1 else default_state_dir())
+    found = [engine for engine in running() if state_dir in (None, engine.state_dir)]
+    if len(found) == 1 and found[0].record and found[0].record.unit:
+        _show_journal(found[0].record.unit, lines, follow_on=follow_on, json=json)
+    folder = state_dir or (found[0].state_dir if len(found) == 1 else default_state_dir())
     path = folder / LOG_NAME
     try:
         newest_lines, file = read_back(path, lines)
@@ -129,15 +139,25 @@ def logs(
         output.emit(show(line))
 
 
+def _show_journal(name: str, lines: int, *, follow_on: bool, json: bool) -> NoReturn:
+    """Become journalctl: what a unit's engine writes is in the journal."""
+    words = ["journalctl", "--user", "-u", name, "-n", str(lines), "-o", "json" if json else "cat"]
+    try:
+        os.execvp(words[0], [*words, "-f"] if follow_on else words)
+    except OSError as why:
+        raise CommandError(f"the log is in the journal (`{' '.join(words)}`): {why.strerror}") from why
+
+
 def _meant_or_why(state_dir: Path | None) -> Running:
     """The engine that is meant. Where none runs and the last one did not end as told, the error says how it did."""
     try:
         return meant(state_dir)
     except CommandError as why:
-        last = report.read_report(state_dir or default_state_dir())
-        if why.code != Exit.NOT_RUNNING or last is None or last.state is report.State.ENDED:
+        if why.code != Exit.NOT_RUNNING:
             raise
-        raise CommandError(f"{why.message}\n{report.describe(last)}", why.code) from why
+        last = report.read_report(state_dir or default_state_dir())
+        ended = None if last is None or last.state is report.State.ENDED else report.describe(last)
+        raise CommandError("\n".join(filter(None, (why.message, ended, describe_hold()))), why.code) from why
 
 
 def _address(engine: Running) -> Address:

@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,19 +16,21 @@ from pathlib import Path
 import msgspec
 
 from engine.catalog import BUILT_IN, models_dir
+from engine.devices import Card
 from engine.keyring import TOKENS, SecretsUnusable, read_secrets
 from engine.listening import PortInUse, bind, is_loopback
 from engine.memory.budget import Floors, default_floors
-from engine.memory.probe import MemoryReading, open_probe
+from engine.memory.nvml import read_card
+from engine.memory.probe import GPU, MemoryReading, open_probe
 from engine.memory.sizes import GIB, size
 from engine.protocol import Health
 from engine.state_dir import is_locked, read_record
-from tandem.advice import SlotAdvice, recommend
+from tandem.advice import MOST_SLOTS, SlotAdvice, recommend
 from tandem.configure import secrets_file, state_dir
 from tandem.exits import CommandError, Exit
-from tandem.linger import linger
 from tandem.origins import Resolved
 from tandem.register import running
+from tandem.service.unit import lingers
 from tandem.settings import Settings
 from tandem.wire import Address, health
 
@@ -57,20 +60,37 @@ class DoctorReport(msgspec.Struct, frozen=True):
     advice: SlotAdvice | None
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A memory that a model could run in: its figures, the floors that the settings give it, and how many cores share
+    a pass there."""
+
+    name: str
+    reading: MemoryReading
+    settings: Settings
+    cores: int
+
+    @property
+    def floors(self) -> Floors:
+        return default_floors(self.reading.total, self.settings.parallel_floor_gb, self.settings.kv_hard_floor_gb)
+
+
 def examine(resolved: Resolved) -> DoctorReport:
     """Look at everything that an engine with these settings would need. Raises CommandError (exit 2) for a model that
     is neither known nor a file."""
     settings = resolved.settings
-    reading = open_probe().read()
-    floors = default_floors(reading.total, settings.parallel_floor_gb, settings.kv_hard_floor_gb)
-    model, advice = _model(settings, reading, floors)
+    driver, card = _driver(settings)
+    host = Place("host", open_probe().read(), settings, usable_cores())
+    on_card = None if card is None else _card_place(card, settings)
+    model, advice = _model(settings, on_card or host)
     lines = [
-        _driver(settings),
+        driver,
         _torch(),
         _compiler(settings),
         _python(),
         _cores(settings),
-        _memory(reading, floors),
+        _memory("memory", host),
+        *([] if on_card is None else [_memory("card", on_card)]),
         _port(settings),
         _lock(settings),
         _disk("disk", state_dir(settings), GIB // 4),
@@ -83,21 +103,32 @@ def examine(resolved: Resolved) -> DoctorReport:
     return DoctorReport(all(line.verdict != Verdict.FAIL for line in lines), lines, advice)
 
 
-def _driver(settings: Settings) -> Line:
+def _driver(settings: Settings) -> tuple[Line, Card | None]:
+    """What the driver shows, and the card that would run the model."""
     from engine.devices import UnusableDevice, choose, look
 
     if settings.device == "cpu":
-        return Line("driver", Verdict.OK, "not used: TANDEM_DEVICE is cpu")
+        return Line("driver", Verdict.OK, "not used: TANDEM_DEVICE is cpu"), None
     try:
         choice = choose(settings.device, look())
     except UnusableDevice as why:
-        return Line("driver", Verdict.FAIL, str(why))
+        return Line("driver", Verdict.FAIL, str(why)), None
     if choice.card is None:
-        return Line("driver", Verdict.OK, f"no card, the CPU runs the model: {choice.reason}")
+        return Line("driver", Verdict.OK, f"no card, the CPU runs the model: {choice.reason}"), None
     card = choice.card
+    state = read_card(card.index)
     major, minor = card.capability
-    detail = f"{card.device} runs the model where it fits: {card.name}, {size(card.total)}, capability {major}.{minor}"
-    return Line("driver", Verdict.OK, detail)
+    version = f"driver {state.driver}; " if state else ""
+    what = f"{card.name}, {size(card.total)}, capability {major}.{minor}"
+    return Line("driver", Verdict.OK, f"{version}{card.device} runs the model where it fits: {what}"), card
+
+
+def _card_place(card: Card, settings: Settings) -> Place:
+    """A card's memory. One whose free memory cannot be asked counts as empty. Cores do not limit a pass there."""
+    state = read_card(card.index)
+    total, free = (state.total, state.free) if state else (card.total, card.total)
+    reading = MemoryReading(source=GPU, total=total, available=free, occupied=total - free, own=0)
+    return Place(card.device, reading, settings, cores=MOST_SLOTS)
 
 
 def _torch() -> Line:
@@ -138,12 +169,13 @@ def usable_cores() -> int:
     return available()
 
 
-def _memory(reading: MemoryReading, floors: Floors) -> Line:
+def _memory(what: str, place: Place) -> Line:
+    reading, floors = place.reading, place.floors
     detail = (
         f"{size(reading.available)} of {size(reading.total)} available ({reading.source}); "
         f"floor {size(floors.floor)}, hard floor {size(floors.hard_floor)}"
     )
-    return Line("memory", Verdict.OK if reading.available > floors.floor else Verdict.FAIL, detail)
+    return Line(what, Verdict.OK if reading.available > floors.floor else Verdict.FAIL, detail)
 
 
 def _port(settings: Settings) -> Line:
@@ -200,12 +232,14 @@ def _keys(resolved: Resolved) -> Line:
 
 
 def _linger() -> Line:
-    found = linger()
-    if found.lingers is None:
-        return Line("linger", Verdict.OK, "systemd does not run this box: `tandem start` outlives the login")
-    if found.lingers:
-        return Line("linger", Verdict.OK, f"{found.user}'s services outlive the login")
-    return Line("linger", Verdict.NOTE, f"{found.user}'s systemd services end with the last session; `{found.fix}`")
+    match lingers():
+        case True:
+            return Line("linger", Verdict.OK, "your systemd services outlive the login")
+        case False:
+            fix = "`loginctl enable-linger` keeps them"
+            return Line("linger", Verdict.NOTE, f"your systemd services end with your last session; {fix}")
+        case None:
+            return Line("linger", Verdict.OK, "not known: no systemd answers here; `tandem start` outlives the login")
 
 
 def _terminal(environ: Mapping[str, str]) -> Line:
@@ -236,7 +270,7 @@ def _colours(environ: Mapping[str, str]) -> str:
     return "256 colours" if "256color" in term else "16 colours"
 
 
-def _model(settings: Settings, reading: MemoryReading, floors: Floors) -> tuple[list[Line], SlotAdvice | None]:
+def _model(settings: Settings, place: Place) -> tuple[list[Line], SlotAdvice | None]:
     """What is to be said of the model, and the advice where its file can be read."""
     from engine.catalog import UnknownModel
     from engine.catalog import resolve as find
@@ -254,13 +288,13 @@ def _model(settings: Settings, reading: MemoryReading, floors: Floors) -> tuple[
         name = settings.model
         return [*lines, Line("model", Verdict.NOTE, f"{name} is not fetched yet; `tandem models pull {name}`")], None
     try:
-        advice = _advise(path, settings, reading, floors)
+        advice = _advise(path, settings, place)
     except (DamagedModel, UnsupportedModel) as why:
         return [*lines, Line("model", Verdict.FAIL, str(why))], None
     return [*lines, Line("model", Verdict.OK, f"{path}, {size(path.stat().st_size)}")], advice
 
 
-def _advise(path: Path, settings: Settings, reading: MemoryReading, floors: Floors) -> SlotAdvice:
+def _advise(path: Path, settings: Settings, place: Place) -> SlotAdvice:
     """Raises DamagedModel or UnsupportedModel."""
     from engine.boot import SIDE_WINDOW
     from engine.models.gguf_config import llama_config
@@ -279,8 +313,8 @@ def _advise(path: Path, settings: Settings, reading: MemoryReading, floors: Floo
         main_window=main,
         side_window=min(settings.side_max_len or SIDE_WINDOW, main),
         weights=path.stat().st_size,
-        room=reading.available + held - floors.floor,
-        cores=usable_cores(),
+        room=place.reading.available + held - place.floors.floor,
+        cores=place.cores,
         rounds={} if served is None else {stat.rows: stat for stat in served.round_stats},
     )
 

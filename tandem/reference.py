@@ -63,6 +63,9 @@ lie in the configuration folder (`TANDEM_CONFIG_DIR`, else the platform's own, o
 An empty value is no value. A value that does not parse ends the command with exit code 2 and one line that names
 the variable, the value, its place and what is allowed. Every `TANDEM_NAME` may also be written `QSE_NAME` or
 `QWEN38_NAME`; in one layer the first of the three wins. A size in GiB may have a fraction.
+
+Read from the environment alone, because they are no settings of an engine: `TANDEM_API_KEY`, the key that `chat`,
+`bench` and `check` send; `TANDEM_CACHE_DIR`, where models and compiled kernels lie.
 """
 
 

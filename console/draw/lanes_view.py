@@ -11,7 +11,7 @@ from console.draw import lane_detail, lanes, strips
 from console.draw.frame import RowAt, Sheet
 from console.history import LaneTrack
 from console.screen import LaneView, ScreenView
-from console.spans import Align, Line, Span, cells, column, parts, spread, width_of, wrap
+from console.spans import Align, Line, Span, cells, column, fit, parts, spread, width_of, wrap
 from console.tones import Tone
 from console.views import ViewState
 
@@ -20,7 +20,7 @@ _NARROW = 68
 _FULL, _MIDDLE, _PAIR, _SINGLE = 6, 4, 2, 1
 # Kept free for sentences, so that a lane that starts to wait does not change how the others look.
 _SPARE = 2
-_TALLEST_CURVE = 5
+_TALLEST_CURVE = 3
 _LEFT = 12
 # From here on numbers stand in full.
 _WIDE = 100
@@ -165,7 +165,9 @@ def time_left(lane: LaneView) -> str:
 
 def writing_left(lane: LaneView) -> float | None:
     """Seconds until a writing lane has written all that it may, at its rate; None where it has none."""
-    return (lane.limit - lane.done) / lane.tok_s if lane.tok_s and lane.limit > lane.done else None
+    if lane.reading or not lane.tok_s or lane.limit <= lane.done:
+        return None
+    return (lane.limit - lane.done) / lane.tok_s
 
 
 def _progress_row(lane: LaneView, bar: int, width: int) -> Line:
@@ -189,8 +191,7 @@ def _rate_rows(lane: LaneView, bar: int, width: int, height: int) -> list[Line]:
     if not lane.busy:
         return [(_label("rate", lane), *curve), *rows]
     peak = max(lane.rates, default=0.0)
-    now = lane.rates[-1] if lane.rates else 0.0
-    figure: Line = (Span(" " * 8), Span(column(f"{figures.rate(now)} tok/s", _figures_width(width))))
+    figure: Line = (Span(" " * 8), Span(column(f"{figures.rate(lane.tok_s)} tok/s", _figures_width(width))))
     facts: list[Line] = [(Span("peak ", Tone.DIM), Span(figures.rate(peak)))] if peak else []
     if lane.per_round:
         facts.append((Span(lane.per_round), Span(" tok a round", Tone.DIM)))
@@ -236,24 +237,28 @@ def _facts_row(lane: LaneView, width: int) -> Line:
 
 
 def _pair(lane: LaneView, past: LaneTrack, width: int) -> Line:
-    """Progress, window and strip side by side, for many lanes on a small screen."""
-    bar = 8 if width < _NARROW else max(8, min(30, (width - 50) // 3))
+    """Progress, time left, window and strip side by side, for many lanes on a small screen."""
+    bar = 8 if width < _NARROW else max(8, min(30, (width - 54) // 3))
     rows = lane.rows if lane.busy else lane.kept
     _, done, total = task(lane)
     tone = lane.word.tone if lane.reading else Tone.GOOD
-    lead: Line = (Span(" " * (bar + 26)),)
+    written: Line = ()
     if lane.busy:
-        left = lane.left_s if lane.reading else writing_left(lane)
-        lead = (
+        left = figures.short_span(lane.left_s if lane.reading else writing_left(lane))
+        written = (
             Span("   "),
             *progress(done, total, bar, tone),
-            Span(f" {column(f'{figures.brief(done)}/{figures.brief(total)} tok', 14)}"),
-            Span(column(figures.short_span(left), 6, Align.RIGHT)),
-            Span(" ≤ " if not lane.reading and left is not None else "   ", Tone.DIM),
+            Span(f" {column(f'{figures.brief(done)}/{figures.brief(total)}', 12)}"),
+            Span("left ", Tone.DIM),
+            Span(column(left if lane.reading or left == figures.NONE else f"≤{left}", 7)),
         )
-    window = window_bar(lane, bar) if width >= _NARROW else ()
-    share = column(figures.percent(rows, lane.window), 6, Align.RIGHT)
-    lead = (*lead, *window, Span(f"{share} ", Tone.TEXT if lane.busy else Tone.DIM))
+    lead: Line = (
+        *fit(written, bar + 28),
+        Span("win ", Tone.DIM),
+        *(window_bar(lane, bar) if width >= _NARROW else ()),
+        Span(column(figures.percent(rows, lane.window), 6, Align.RIGHT), Tone.TEXT if lane.busy else Tone.DIM),
+        Span(" "),
+    )
     phases = past.phases if lane.busy else past.slot_phases
     room = max(0, width - width_of(lead))
     return (*lead, *strips.strip(phases, room, strips.step_for(len(phases), max(1, room))))

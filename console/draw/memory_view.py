@@ -15,7 +15,7 @@ from console.views import ViewState
 
 _TWO_COLUMNS = 92
 _GAP = 4
-_CURVE_ROWS = range(3, 9)
+_CURVE_ROWS = range(3, 6)
 _AXIS = 10
 
 

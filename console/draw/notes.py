@@ -1,8 +1,10 @@
-"""Short remarks that several views make: what went wrong with fetching, and keys that a lower border names."""
+"""What several views draw: why fetching failed, keys in a lower border, figures that flow over lines."""
 
 from __future__ import annotations
 
-from console.spans import Line, Span, literal, wrap
+from collections.abc import Sequence
+
+from console.spans import Line, Span, literal, width_of, wrap
 from console.tones import Tone
 
 
@@ -22,3 +24,15 @@ def keys(*pairs: tuple[str, str]) -> Line:
     for key, label in pairs:
         line += [Span("  " if line else ""), Span(f"{key} ", Tone.KEY), Span(label, Tone.DIM)]
     return tuple(line)
+
+
+def flowed(segments: Sequence[Line], width: int, gap: str = "   ") -> list[Line]:
+    """The segments side by side on as many lines as they need; one that is wider than a line stands alone."""
+    lines: list[Line] = []
+    for segment in segments:
+        joined = (*lines[-1], Span(gap), *segment) if lines else segment
+        if lines and width_of(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(segment)
+    return lines

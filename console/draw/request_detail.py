@@ -9,7 +9,7 @@ from console.draw.frame import Sheet
 from console.feeds import RequestsFed, row_key
 from console.parts.endings import ended
 from console.screen import LaneView, QueueView, ScreenView
-from console.spans import Line, Span, clip, column, literal, parts, wrap
+from console.spans import Line, Span, clip, column, literal, wrap
 from console.tones import Tone
 from console.words import Word
 from engine.protocol import LedgerRow
@@ -177,7 +177,7 @@ def _timeline(row: LedgerRow, width: int, textures: bool) -> list[Line]:
         )
         for name, seconds, tone, glyph in known
     ]
-    return [bar, parts(legend, width, "    ")]
+    return [bar, *notes.flowed(legend, width, "    ")]
 
 
 def _facts(left: list[Fact], right: list[Fact], width: int) -> list[Line]:

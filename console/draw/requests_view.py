@@ -17,6 +17,8 @@ from console.views import ViewState
 from console.words import Word
 from engine.protocol import LedgerRow
 
+_FOOT = notes.keys(("enter", "detail"), ("L", "its log"), ("x", "cancel"), ("/", "search"))
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -86,12 +88,12 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         return _line(entry(line - len(spread)), width)
 
     if not count:
-        return Sheet("requests", _summary(fed, state, len(live)), tuple(_nothing(fed, state, width)), _foot(fed))
+        return Sheet("requests", _summary(fed, state, len(live)), tuple(_nothing(fed, state, width)), _FOOT)
     return Sheet(
         "requests",
         _summary(fed, state, len(live)),
         DrawnAsShown(line, draw),
-        _foot(fed),
+        _FOOT,
         head=(*notes.trouble(fed.trouble, width), _titles(width)),
         rows=tuple(rows),
     )
@@ -126,7 +128,7 @@ def _waiting(entry: QueueView) -> Entry:
     return Entry(
         time="waiting",
         client=entry.client,
-        prompt=entry.prompt.removesuffix(" tok"),
+        prompt=entry.prompt.removesuffix(" tok").replace(",", ""),
         cached="",
         answer="",
         queue=entry.since.replace(" ", ""),
@@ -214,15 +216,10 @@ def _summary(fed: RequestsFed, state: ViewState, live: int) -> Line:
     line.append(Span(f"{live} now", Tone.DIM))
     if fed.total is not None:
         line.append(Span(f" · {figures.count(fed.total)} in the ledger", Tone.DIM))
+        # The rest comes as one scrolls.
+        if len(fed.rows) < fed.total:
+            line.append(Span(f", {figures.count(len(fed.rows))} here", Tone.DIM))
     return tuple(line)
-
-
-def _foot(fed: RequestsFed) -> Line:
-    """Keys, and how much of the ledger is here so far: the rest comes as one scrolls."""
-    keys = notes.keys(("enter", "detail"), ("L", "its log"), ("x", "cancel"), ("/", "search"))
-    if fed.total is None or len(fed.rows) >= fed.total:
-        return keys
-    return (*keys, Span(f"   {figures.count(len(fed.rows))} of {figures.count(fed.total)} here", Tone.DIM))
 
 
 def _nothing(fed: RequestsFed, state: ViewState, width: int) -> list[Line]:

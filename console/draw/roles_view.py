@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from console import figures
+from console.bars import AHEAD, FILL, Part, stacked
 from console.draw import notes
 from console.draw.frame import RowAt, Sheet
 from console.screen import RoleView, ScreenView
-from console.spans import Line, Span, parts, spread, width_of, wrap
+from console.spans import Line, Span, column, parts, spread, width_of, wrap
 from console.tones import Tone
 from console.views import ViewState
 
+_CLAIM = "▣"
 _PLANS = {
     "load": ("the plan would load it", Tone.GOOD),
     "refuse": ("the plan would refuse it", Tone.WAIT),
@@ -39,7 +41,17 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         body = [(Span(f"○ none of {figures.plural(len(view.roles), 'role')} matches the filter", Tone.DIM),)]
     loaded = sum(role.word.word == "loaded" for role in view.roles)
     summary: Line = (Span(f"{loaded} of {figures.plural(len(view.roles), 'role')} loaded", Tone.DIM),)
-    return Sheet("roles", summary, tuple(body), _foot(view), rows=tuple(rows))
+    return Sheet("roles", summary, tuple(body), _foot(view), head=_legend(view, width), rows=tuple(rows))
+
+
+def _legend(view: ScreenView, width: int) -> tuple[Line, ...]:
+    """What the bars share out."""
+    signs: list[Line] = [
+        (Span(f"{_CLAIM} ", Tone.ROLES), Span("its claim", Tone.DIM)),
+        (Span(f"{FILL} ", Tone.GOOD), Span("left for requests", Tone.DIM)),
+        (Span(f"{AHEAD} ", Tone.WAIT), Span(f"the floor, {figures.size(_floor(view))}", Tone.DIM)),
+    ]
+    return (parts(signs, width),)
 
 
 def _foot(view: ScreenView) -> Line:
@@ -59,7 +71,8 @@ def _role(role: RoleView, view: ScreenView, width: int) -> list[Line]:
         since = (Span(f" {role.kind}", Tone.DIM), Span(" ·", Tone.FAINT), *since)
     lines = [spread(name, since if width_of(name) + width_of(since) <= width else (), width)]
     lines += [(Span(f"  {text}"),) for text in wrap(role.reason, max(1, width - 2)) if text]
-    lines += _flowed(_figures(role, view), width)
+    lines += [(Span("  "), *line) for line in notes.flowed(_figures(role, view), max(1, width - 2))]
+    lines += _bar(role, view, max(1, width - 2))
     if role.to_fit is not None:
         first, *more = wrap(role.to_fit, max(1, width - 10))
         lines.append((Span("  to fit  ", Tone.WAIT), Span(first, Tone.WAIT)))
@@ -68,36 +81,34 @@ def _role(role: RoleView, view: ScreenView, width: int) -> list[Line]:
 
 
 def _figures(role: RoleView, view: ScreenView) -> list[Line]:
-    """Each figure with its name; a claim says whether it was measured or declared."""
-    source = f", {role.claim_source}" if role.claim_source else ""
-    shown: list[Line] = [(Span("claim ", Tone.DIM), Span(f"{figures.size(role.claim_bytes)}{source}", Tone.TEXT))]
-    if role.measured_bytes is not None:
-        shown.append((Span("takes ", Tone.DIM), Span(f"{figures.size(role.measured_bytes)}, measured", Tone.TEXT)))
+    """Each figure with its name, in columns that stand under one another; a claim says how it is known."""
+    claim = f"{figures.size(role.claim_bytes)} {role.claim_source}".strip()
+    shown: list[Line] = [(Span("claim ", Tone.DIM), Span(column(claim, 18)))]
+    takes = figures.size(role.measured_bytes)
+    shown.append((Span("takes ", Tone.DIM), Span(column(takes, 9), Tone.TEXT if role.measured_bytes else Tone.DIM)))
+    if role.headroom_after is not None:
+        tone = Tone.BAD_STRONG if role.headroom_after < _floor(view) else Tone.TEXT
+        shown.append((Span("headroom after ", Tone.DIM), Span(column(figures.size(role.headroom_after), 9), tone)))
+    shown.append((Span("reloads ", Tone.DIM), Span(column(figures.count(role.reloads), 3))))
     if role.decision is not None:
         text, tone = _PLANS.get(role.decision, (f"the plan says {role.decision}", Tone.TEXT))
         shown.append((Span(text, tone),))
-    if role.headroom_after is not None:
-        floor = view.memory.floor if view.memory is not None else 0
-        tone = Tone.BAD_STRONG if role.headroom_after < floor else Tone.TEXT
-        shown.append(
-            (
-                Span("headroom after ", Tone.DIM),
-                Span(figures.size(role.headroom_after), tone),
-                Span(f" (floor {figures.size(floor)})" if floor else "", Tone.DIM),
-            )
-        )
-    shown.append((Span("reloads ", Tone.DIM), Span(figures.count(role.reloads), Tone.TEXT)))
     return shown
 
 
-def _flowed(segments: list[Line], width: int) -> list[Line]:
-    """The segments side by side, on as many lines as they need."""
-    lines: list[Line] = []
-    left = list(segments)
-    while left:
-        taken = 1
-        while taken < len(left) and sum(width_of(each) + 3 for each in left[: taken + 1]) - 3 <= width - 2:
-            taken += 1
-        lines.append((Span("  "), *parts(left[:taken], width - 2, "   ")))
-        left = left[taken:]
-    return lines
+def _bar(role: RoleView, view: ScreenView, width: int) -> list[Line]:
+    """What the plan shares out: the role's claim, and what would be left for requests, the floor last."""
+    after = role.headroom_after
+    if after is None:
+        return []
+    # What is loaded already is not shared out once more.
+    claim = 0 if role.decision == "keep" else role.claim_bytes
+    floor = min(_floor(view), max(0, after))
+    above = max(0, after - floor)
+    shared = (Part(claim, Tone.ROLES, _CLAIM), Part(above, Tone.GOOD))
+    bar = stacked(shared, claim + max(0, after), min(60, width), Part(floor, Tone.WAIT, AHEAD))
+    return [(Span("  "), *bar)]
+
+
+def _floor(view: ScreenView) -> int:
+    return view.memory.floor if view.memory is not None else 0

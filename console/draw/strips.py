@@ -7,12 +7,13 @@ from itertools import groupby
 
 from console import figures
 from console.phases import PHASE_SIGNS, Phase, dominant, seconds_by_phase
-from console.spans import Line, Span, parts
+from console.spans import Line, Span, parts, width_of
 from console.tones import Tone
 
 # Seconds that a cell may stand for: steps that a person counts in.
 _STEPS = (1, 2, 3, 5, 10, 15, 20, 30, 60, 120, 300)
-_LEGEND = (Phase.WAITING, Phase.RESTORING, Phase.READING, Phase.YIELDED, Phase.WRITING, Phase.FINISHING, Phase.IDLE)
+# The most telling first: on a narrow screen the last are left out.
+_LEGEND = (Phase.READING, Phase.WRITING, Phase.YIELDED, Phase.WAITING, Phase.IDLE, Phase.RESTORING, Phase.FINISHING)
 
 
 def step_for(seconds: int, width: int) -> int:
@@ -22,7 +23,8 @@ def step_for(seconds: int, width: int) -> int:
 
 def strip(phases: Sequence[Phase], width: int, step: int) -> Line:
     """The phases from the left, `step` seconds a cell; each cell shows what took most of it."""
-    cells = [dominant(phases[at : at + step]) for at in range(0, len(phases), step)][:width]
+    starts = range(0, min(len(phases), width * step), step)
+    cells = phases[:width] if step == 1 else [dominant(phases[at : at + step]) for at in starts]
     spans = []
     for phase, run in groupby(cells):
         sign = PHASE_SIGNS[phase]
@@ -40,12 +42,16 @@ def recent_strip(phases: Sequence[Phase], width: int, step: int) -> Line:
 
 
 def legend(width: int) -> Line:
-    """What each glyph of a strip stands for, as many as fit."""
-    entries: list[Line] = []
+    """What the glyphs of a strip stand for, as many as fit, in the order in which a request goes through them."""
+    entries: dict[Phase, Line] = {}
     for phase in _LEGEND:
         sign = PHASE_SIGNS[phase]
-        entries.append((Span(sign.glyph, sign.tone), Span(f" {sign.word}", Tone.DIM)))
-    return parts(entries, width)
+        entry: Line = (Span(sign.glyph, sign.tone), Span(f" {sign.word}", Tone.DIM))
+        width -= width_of(entry) + 2
+        if width < -2:
+            break
+        entries[phase] = entry
+    return parts([entries[phase] for phase in Phase if phase in entries], 1 << 10)
 
 
 def spent(phases: Sequence[Phase], width: int, step: int, words: bool = False) -> Line:

@@ -33,9 +33,9 @@ def _sentence(row: LedgerRow, reason: str) -> str:
         case Finish.REFUSED:
             return f"refused: {reason or 'the engine gave no reason'}"
         case Finish.ABANDONED:
-            return f"{reason or f'its client left {_phase(row)}'}, {figures.span(row.total_s)} after it came"
+            return f"after {figures.span(row.total_s)}, {reason or f'its client left {_phase(row)}'}"
         case Finish.CANCELLED:
-            return f"{reason or f'cancelled {_phase(row)}'}, {figures.span(row.total_s)} after it came"
+            return f"after {figures.span(row.total_s)}, {reason or f'cancelled {_phase(row)}'}"
         case Finish.TIMEOUT:
             return f"ran out of time: {reason or f'{figures.span(row.total_s)}, {_phase(row)}'}"
         case Finish.ERROR:

@@ -56,7 +56,7 @@ def lane(lane: Lane, past: LaneTrack, stale: bool) -> LaneView:
         read_done=request.prefill_done,
         read_total=request.prefill_total,
         left_s=left_s,
-        tok_s=None if stale else request.tok_s,
+        tok_s=None if stale else past.reading_tok_s if lane.state is LaneState.PREFILLING else request.tok_s,
         cached_tokens=request.cached_tokens,
         queue_s=request.queue_s,
         worst_gap_s=request.worst_gap_s,

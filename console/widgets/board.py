@@ -159,7 +159,10 @@ class Board(Widget):
     @property
     def sheet(self) -> Sheet | None:
         """What the view that is open says in whole; None on the overview."""
-        return self._widget(Region.VIEW).sheet if self._open is not ViewName.OVERVIEW else None
+        if self._open is ViewName.OVERVIEW:
+            return None
+        # A loop that fetches may look once more while the screen is being taken down.
+        return next((widget.sheet for widget in self.regions if widget.region_name is Region.VIEW), None)
 
     @property
     def view_height(self) -> int:

@@ -17,7 +17,7 @@ def ended_row(job: Job, finish: Finish, reason: str | None, *, now: float, wall:
     """The row of a request that the engine had: `now` is the engine's clock at its end, `wall` the Unix time then."""
     request = job.request
     first, last = job.first_token, job.last_token
-    writing_s = None if first is None or last is None else last - first
+    writing_s = _between(first, last)
     # Each choice's first token comes out of its prompt's last row, before there is a pace to speak of.
     paced = job.completion_tokens - request.n
     return LedgerRow(
@@ -25,8 +25,8 @@ def ended_row(job: Job, finish: Finish, reason: str | None, *, now: float, wall:
         client=request.client[:SHOWN],
         model=request.model[:SHOWN],
         slot=job.slot,
-        arrived_at=wall - (now - job.arrived),
-        finished_at=wall,
+        arrived_at=_told(wall - (now - job.arrived)),
+        finished_at=_told(wall),
         prompt_tokens=job.prompt_len,
         cached_tokens=job.cached_tokens,
         cache_source="resident" if job.cached_tokens else "none",
@@ -38,9 +38,9 @@ def ended_row(job: Job, finish: Finish, reason: str | None, *, now: float, wall:
         ttft_s=_between(job.arrived, first),
         prefill_s=_between(job.admitted_at, first),
         decode_s=writing_s,
-        total_s=now - job.arrived,
-        tok_s=paced / writing_s if writing_s and paced > 0 else None,
-        worst_gap_s=job.worst_gap_s,
+        total_s=_told(now - job.arrived),
+        tok_s=round(paced / writing_s, 3) if writing_s and paced > 0 else None,
+        worst_gap_s=_between(0.0, job.worst_gap_s),
         route=job.route,
     )
 
@@ -77,4 +77,9 @@ def _kept(count: int | None) -> int | None:
 
 
 def _between(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else end - start
+    return None if start is None or end is None else _told(end - start)
+
+
+def _told(seconds: float) -> float:
+    """To the microsecond, which is more than any of this is measured to."""
+    return round(seconds, 6)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
+from statistics import median
 
 import msgspec
 
@@ -50,70 +52,83 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     total: UsageTotals
 
 
-NOTHING = UsageTotals(
-    requests=0,
-    prompt_tokens=0,
-    cached_tokens=0,
-    completion_tokens=0,
-    served_s=0.0,
-    ttft_median_s=None,
-    errors=0,
-    refused=0,
-)
+_FAILED = frozenset({str(Finish.ERROR), str(Finish.TIMEOUT)})
 
 _KEYS = {
     None: "''",
-    UsageBy.DAY: "strftime('%Y-%m-%d', finished_at, 'unixepoch', 'localtime')",
+    UsageBy.DAY: "date(finished_at, 'unixepoch', 'localtime')",
     UsageBy.CLIENT: "client",
     UsageBy.MODEL: "model",
 }
 
 
+@dataclass(slots=True)
+class _Sum:
+    """The totals of one group as they grow."""
+
+    requests: int = 0
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    served_s: float = 0.0
+    errors: int = 0
+    refused: int = 0
+    first_tokens: array[float] = field(default_factory=lambda: array("d"))
+
+    def join(self, other: _Sum) -> None:
+        self.requests += other.requests
+        self.prompt += other.prompt
+        self.cached += other.cached
+        self.completion += other.completion
+        self.served_s += other.served_s
+        self.errors += other.errors
+        self.refused += other.refused
+        self.first_tokens += other.first_tokens
+
+    def totals(self) -> UsageTotals:
+        return UsageTotals(
+            requests=self.requests,
+            prompt_tokens=self.prompt,
+            cached_tokens=self.cached,
+            completion_tokens=self.completion,
+            served_s=self.served_s,
+            ttft_median_s=median(self.first_tokens) if self.first_tokens else None,
+            errors=self.errors,
+            refused=self.refused,
+        )
+
+
 def usage(reader: LedgerReader, name: str, *, by: UsageBy | None, since: float | None) -> UsageReport:
     """The report over the ledger called `name`. Raises LedgerUnusable, TookTooLong."""
     with reader.opened() as connection:
-        if connection is None:
-            return UsageReport(ledger=name, by=by, since=since, groups=[], total=NOTHING)
-        connection.execute("BEGIN")
-        total = _totals(connection, None, since).get("", NOTHING)
-        found = {} if by is None else _totals(connection, by, since)
-    groups = [UsageGroup(key=key, totals=found[key]) for key in sorted(found)]
-    return UsageReport(ledger=name, by=by, since=since, groups=groups, total=total)
+        sums = {} if connection is None else _sums(connection, by, since)
+    total = _Sum()
+    for one in sums.values():
+        total.join(one)
+    groups = [UsageGroup(key=key, totals=sums[key].totals()) for key in sorted(sums)] if by else []
+    return UsageReport(ledger=name, by=by, since=since, groups=groups, total=total.totals())
 
 
-def _totals(connection: sqlite3.Connection, by: UsageBy | None, since: float | None) -> dict[str, UsageTotals]:
-    values = (float("-inf") if since is None else since,)
-    medians = dict(_medians(connection, by, values))
-    errors = f"finish IN ('{Finish.ERROR}', '{Finish.TIMEOUT}')"
+def _sums(connection: sqlite3.Connection, by: UsageBy | None, since: float | None) -> dict[str, _Sum]:
+    """One pass over the rows: grouping and sorting a million of them takes SQLite several times as long."""
+    sums: dict[str, _Sum] = defaultdict(_Sum)
     found = connection.execute(
-        f"SELECT {_KEYS[by]}, count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens), "
-        f"total(total_s - queue_s), sum({errors}), sum(finish = '{Finish.REFUSED}') "
-        "FROM requests WHERE finished_at >= ? GROUP BY 1",
-        values,
+        f"SELECT {_KEYS[by]}, prompt_tokens, cached_tokens, completion_tokens, total_s - queue_s, ttft_s, finish "
+        "FROM requests WHERE finished_at >= ?",
+        (float("-inf") if since is None else since,),
     )
-    return {
-        key: UsageTotals(
-            requests=requests,
-            prompt_tokens=prompt,
-            cached_tokens=cached,
-            completion_tokens=completion,
-            served_s=served,
-            ttft_median_s=medians.get(key),
-            errors=failed,
-            refused=refused,
-        )
-        for key, requests, prompt, cached, completion, served, failed, refused in found
-    }
-
-
-def _medians(
-    connection: sqlite3.Connection, by: UsageBy | None, values: tuple[float, ...]
-) -> Iterator[tuple[str, float]]:
-    """The median first token of each group: the mean of the two in the middle where their number is even."""
-    found = connection.execute(
-        f"SELECT {_KEYS[by]}, ttft_s FROM requests WHERE finished_at >= ? AND ttft_s IS NOT NULL ORDER BY 1, 2", values
-    )
-    for key, rows in groupby(found, key=lambda row: row[0]):
-        times = [ttft for _, ttft in rows]
-        half = len(times) // 2
-        yield key, times[half] if len(times) % 2 else (times[half - 1] + times[half]) / 2
+    for key, prompt, cached, completion, served_s, first_token, finish in found:
+        one = sums[key]
+        one.requests += 1
+        one.prompt += prompt
+        one.cached += cached
+        one.completion += completion
+        if served_s is not None:
+            one.served_s += served_s
+        if first_token is not None:
+            one.first_tokens.append(first_token)
+        if finish in _FAILED:
+            one.errors += 1
+        elif finish == Finish.REFUSED:
+            one.refused += 1
+    return sums

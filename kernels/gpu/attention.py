@@ -1,14 +1,16 @@
 """Attention over KV rows that lie in address ranges: one arithmetic for decode, verify trees and prompt chunks.
 
 A row's keys are its slot's committed prefix and then its path, by place in the sequence. They are cut at fixed places
-into splits of SPLIT keys; within a split, blocks of BLOCK keys update a running maximum, sum and weighted value in
-order; splits are then merged in order. Sums over keys go through matrix instructions, maxima are exact, the rest is
-elementwise, so the bits do not depend on how rows are tiled.
+into splits of SPLIT keys, each of which has its maximum, its sum and its weighted value; splits are merged in order.
+Sums over keys go through matrix instructions, maxima are exact, the rest is elementwise, so the bits do not depend on
+how rows are tiled.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -24,13 +26,11 @@ from kernels.gpu.launch import (
 from kernels.gpu.rotary import HeadShape, RowTables
 
 SPLIT = 128
-BLOCK = 64
 _SPLIT = tl.constexpr(SPLIT)
-_BLOCK = tl.constexpr(BLOCK)
 _FLOOR = tl.constexpr(-1.0e30)
 _UNROLL = tl.constexpr(8)
-TILE_ROWS = 64
-"""Consecutive rows of one chain that a program of `attend_tiles` takes."""
+TILE_ROWS = 128
+"""Consecutive rows of one chain that a tile of `attend_tiles` has at most."""
 
 
 @triton.jit
@@ -40,24 +40,23 @@ def _kv_pointer(entry_ptr):
 
 
 @triton.jit
-def _fold(q, k, v, keep, top, total, acc, scale, UPCAST: tl.constexpr):
-    """Fold one block of keys into a split's running state.
+def _split(q, k, v, keep, scale, MASKED: tl.constexpr, UPCAST: tl.constexpr):
+    """One split: the maximum, sum and weighted value of each row over its keys.
 
-    q: (rows, dim). k, v: (BLOCK, dim). keep: (rows, BLOCK). top: (rows,). total: (rows, 16), every column the same sum:
-    the width is the matrix instruction's. acc: (rows, dim). `scale` includes log2(e).
+    q: (rows, dim). k, v: (SPLIT, dim). keep: broadcasts to (rows, SPLIT); not looked at unless MASKED. Returns (rows,),
+    (rows,) and (rows, dim). A row that keeps no key has the floor, 0 and 0. `scale` includes log2(e).
     """
     score = tl.dot(q, tl.trans(k)) * scale
-    score = tl.where(keep, score, float("-inf"))
-    new_top = tl.maximum(top, tl.max(score, axis=1))
-    weight = tl.exp2(score - new_top[:, None]).to(tl.float16)
-    shrink = tl.exp2(top - new_top)
-    ones = tl.full((_BLOCK, 16), 1.0, tl.float16)
+    if MASKED:
+        score = tl.where(keep, score, float("-inf"))
+    top = tl.maximum(tl.max(score, axis=1), _FLOOR)
+    weight = tl.exp2(score - top[:, None]).to(tl.float16)
+    # The sum goes through the matrix instruction too, whose order does not depend on the tile: 16 equal columns.
+    ones = tl.full((_SPLIT, 16), 1.0, tl.float16)
     if UPCAST:
         weight = weight.to(tl.float32)
         ones = ones.to(tl.float32)
-    total = tl.dot(weight, ones, total * shrink[:, None])
-    acc = tl.dot(weight, v, acc * shrink[:, None])
-    return new_top, total, acc
+    return top, tl.max(tl.dot(weight, ones), axis=1), tl.dot(weight, v)
 
 
 @triton.jit
@@ -122,24 +121,20 @@ def _rows_kernel(
         )
         if UPCAST:
             q = q.to(tl.float32)
-        top = tl.full((BM,), _FLOOR, tl.float32)
-        total = tl.zeros((BM, 16), tl.float32)
-        acc = tl.zeros((BM, DIM), tl.float32)
-        for start in range(first, tl.minimum(first + _SPLIT, length), _BLOCK):
-            place = start + tl.arange(0, _BLOCK)
-            live = place < length
-            on_path = live & (place >= prefix)
-            kv_row = tl.where(on_path, tl.load(path + (place - prefix), mask=on_path, other=0), place).to(tl.int64)
-            offset = kv_row[:, None] * (KV_HEADS * DIM) + kv_head * DIM + dims[None, :]
-            k = tl.load(k_base + offset, mask=live[:, None], other=0.0)
-            v = tl.load(v_base + offset, mask=live[:, None], other=0.0)
-            if UPCAST:
-                k = k.to(tl.float32)
-                v = v.to(tl.float32)
-            top, total, acc = _fold(q, k, v, live[None, :], top, total, acc, scale, UPCAST)
+        place = first + tl.arange(0, _SPLIT)
+        live = place < length
+        on_path = live & (place >= prefix)
+        kv_row = tl.where(on_path, tl.load(path + (place - prefix), mask=on_path, other=0), place).to(tl.int64)
+        offset = kv_row[:, None] * (KV_HEADS * DIM) + kv_head * DIM + dims[None, :]
+        k = tl.load(k_base + offset, mask=live[:, None], other=0.0)
+        v = tl.load(v_base + offset, mask=live[:, None], other=0.0)
+        if UPCAST:
+            k = k.to(tl.float32)
+            v = v.to(tl.float32)
+        top, total, acc = _split(q, k, v, live[None, :], scale, True, UPCAST)
         part = (entry.to(tl.int64) * max_splits + split) * HEADS + head
         tl.store(top_ptr + part, top, mask=member_live)
-        tl.store(total_ptr + part, tl.max(total, axis=1), mask=member_live)
+        tl.store(total_ptr + part, total, mask=member_live)
         tl.store(acc_ptr + part[:, None] * DIM + dims[None, :], acc, mask=member_live[:, None])
 
 
@@ -200,22 +195,28 @@ def _tiles_kernel(
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BM: tl.constexpr,
+    STAGES: tl.constexpr,
     MODE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     tile = tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // (HEADS // KV_HEADS)
-    row0 = tl.load(tile_row_ptr + tile)
-    count = tl.load(tile_rows_ptr + tile)
+    part = tl.program_id(2) * BM
+    row0 = tl.load(tile_row_ptr + tile) + part
+    count = tl.minimum(tl.load(tile_rows_ptr + tile) - part, BM)
+    if count <= 0:
+        join_chain(MODE)
+        return
     member = tl.arange(0, BM)
     live_row = member < count
     dims = tl.arange(0, DIM)
     slot = tl.load(slot_ptr + row0).to(tl.int64)
-    position = tl.load(position_ptr + row0) + member
-    length = tl.where(count > 0, tl.load(position_ptr + row0) + count, 0)
-    k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
-    v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
+    position0 = tl.load(position_ptr + row0)
+    position = position0 + member
+    length = position0 + count
+    k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor) + kv_head * DIM
+    v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor) + kv_head * DIM
     join_chain(MODE)
     lane = ((row0 + member).to(tl.int64) * HEADS + head)[:, None] * DIM + dims[None, :]
     q = tl.load(q_ptr + lane, mask=live_row[:, None], other=0.0)
@@ -224,22 +225,34 @@ def _tiles_kernel(
     top = tl.full((BM,), _FLOOR, tl.float32)
     total = tl.zeros((BM,), tl.float32)
     acc = tl.zeros((BM, DIM), tl.float32)
-    for first in range(0, length, _SPLIT):
-        split_top = tl.full((BM,), _FLOOR, tl.float32)
-        split_total = tl.zeros((BM, 16), tl.float32)
-        split_acc = tl.zeros((BM, DIM), tl.float32)
-        for start in range(first, tl.minimum(first + _SPLIT, length), _BLOCK):
-            place = start + tl.arange(0, _BLOCK)
-            live = place < length
-            offset = place.to(tl.int64)[:, None] * (KV_HEADS * DIM) + kv_head * DIM + dims[None, :]
-            k = tl.load(k_base + offset, mask=live[:, None], other=0.0)
-            v = tl.load(v_base + offset, mask=live[:, None], other=0.0)
-            if UPCAST:
-                k = k.to(tl.float32)
-                v = v.to(tl.float32)
-            keep = place[None, :] <= position[:, None]
-            split_top, split_total, split_acc = _fold(q, k, v, keep, split_top, split_total, split_acc, scale, UPCAST)
-        top, total, acc = _merge(top, total, acc, split_top, tl.max(split_total, axis=1), split_acc)
+    place = tl.arange(0, _SPLIT)
+    stride: tl.constexpr = _SPLIT * KV_HEADS * DIM
+    within = place[:, None] * (KV_HEADS * DIM) + dims[None, :]
+    # 1. Splits that every row sees whole.
+    whole = (position0 + 1) // _SPLIT * _SPLIT
+    for _ in tl.range(0, whole, _SPLIT, num_stages=STAGES):
+        k = tl.load(k_base + within)
+        v = tl.load(v_base + within)
+        k_base += stride
+        v_base += stride
+        if UPCAST:
+            k = k.to(tl.float32)
+            v = v.to(tl.float32)
+        split_top, split_total, split_acc = _split(q, k, v, live_row[:, None], scale, False, UPCAST)
+        top, total, acc = _merge(top, total, acc, split_top, split_total, split_acc)
+    # 2. Those in which a row's own place lies.
+    for first in tl.range(whole, length, _SPLIT, num_stages=1):
+        live = (first + place < length)[:, None]
+        k = tl.load(k_base + within, mask=live, other=0.0)
+        v = tl.load(v_base + within, mask=live, other=0.0)
+        k_base += stride
+        v_base += stride
+        if UPCAST:
+            k = k.to(tl.float32)
+            v = v.to(tl.float32)
+        keep = first + place[None, :] <= position[:, None]
+        split_top, split_total, split_acc = _split(q, k, v, keep, scale, True, UPCAST)
+        top, total, acc = _merge(top, total, acc, split_top, split_total, split_acc)
     # Rows past the tile's own have no sum; they are not stored.
     out = acc / tl.where(total > 0.0, total, 1.0)[:, None] + 0.0
     tl.store(out_ptr + lane, out.to(out_ptr.dtype.element_ty), mask=live_row[:, None])
@@ -331,6 +344,29 @@ def attend_rows(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TileForm:
+    """How a tile is worked on: rows and warps of a program, and splits whose keys are in flight."""
+
+    rows: int
+    warps: int
+    stages: int
+
+
+_SMALL, _LARGE = TileForm(64, 8, 1), TileForm(128, 8, 2)
+_LARGE_NEEDS = 200 << 10
+"""Bytes of shared memory a block, above what two splits of 128-wide heads and their queries take."""
+
+
+@cache
+def tile_form(device: torch.device) -> TileForm:
+    """The form that a card's shared memory allows; all give the same bits."""
+    if device.type != "cuda":
+        return _SMALL
+    held = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return _LARGE if held >= _LARGE_NEEDS else _SMALL
+
+
 def attend_tiles(
     q: torch.Tensor,
     out: torch.Tensor,
@@ -343,7 +379,8 @@ def attend_tiles(
     shape: HeadShape,
     mode: LaunchMode | None = None,
 ) -> None:
-    """Attention of prompt chunks: program (tile, head) takes up to TILE_ROWS consecutive rows of one chain.
+    """Attention of prompt chunks: a tile is up to TILE_ROWS consecutive rows of one chain, for which programs of fewer
+    rows may share the work.
 
     tile_row, tile_rows: (tiles,) int32, a tile's first row and its number of rows. Rows that no tile names are left
     alone, so `attend_rows` may serve them in the same pass.
@@ -351,7 +388,8 @@ def attend_tiles(
     require_cuda_or_interpreter(q, out, kv_base, tile_row, tile_rows)
     mode = mode if mode is not None else default_mode(q.device)
     scale = math.log2(math.e) / math.sqrt(shape.dim)
-    _tiles_kernel[(tile_row.shape[0], shape.heads)](
+    form = tile_form(q.device)
+    _tiles_kernel[(tile_row.shape[0], shape.heads, TILE_ROWS // form.rows)](
         q,
         tile_row,
         tile_rows,
@@ -366,11 +404,11 @@ def attend_tiles(
         HEADS=shape.heads,
         KV_HEADS=shape.kv_heads,
         DIM=shape.dim,
-        BM=TILE_ROWS,
+        BM=form.rows,
+        STAGES=form.stages,
         MODE=str(mode),
         UPCAST=INTERPRETED,
-        num_warps=4,
-        num_stages=2,
+        num_warps=form.warps,
         enable_fp_fusion=False,
         launch_pdl=mode is not LaunchMode.PLAIN,
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from engine.protocol import Status
+from engine.state_dir import read_record
 from tandem import output
 from tandem.configure import state_dir
 from tandem.exits import CommandError, Exit
@@ -20,11 +20,11 @@ from tandem.flags import to_arguments
 from tandem.origins import Flags, resolve
 from tandem.register import Running
 from tandem.serve import find_model, refuse_early
-from tandem.service.report import read_report
+from tandem.service.report import State, read_report
 from tandem.service.rotation import LOG_NAME
 from tandem.service.supervisor import STOP_SLACK_S
+from tandem.service.unit import check_no_unit_runs
 from tandem.settings import ALIAS_PREFIXES, PREFIX
-from tandem.wire import Address, Refused, Unreachable, health
 
 POLL_S = 0.1
 TAIL_LINES = 20
@@ -44,8 +44,9 @@ def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = N
     for text in resolved.notes:
         output.warn(text)
     refuse_early(resolved)
-    find_model(settings.model)
     folder = state_dir(settings)
+    check_no_unit_runs(settings.port, folder)
+    find_model(settings.model)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / OWN_LOG_NAME).open("wb") as own_log:
         child = subprocess.Popen(
@@ -61,11 +62,10 @@ def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = N
         if (code := child.poll()) is not None:
             known = Exit(code) if code in set(Exit) and code else Exit.FAILURE
             raise CommandError(f"the engine ended while it started (exit {code}):\n{_said(folder)}", known)
-        engine = Running.there(folder)
-        if engine is not None and engine.supervisor == child.pid and engine.record and _is_ready(engine.record.url):
+        report, record = read_report(folder), read_record(folder)
+        if report and record and report.state is State.WATCHING and report.pid == child.pid:
             output.note(
-                f"ready at {engine.record.url} (process {engine.record.pid}, watched by {child.pid}); "
-                f"log: {folder / LOG_NAME}"
+                f"ready at {record.url} (process {record.pid}, watched by {child.pid}); log: {folder / LOG_NAME}"
             )
             return
         time.sleep(POLL_S)
@@ -109,13 +109,6 @@ def environment_of(engine: Running) -> dict[str, str]:
         pairs = [entry.decode("utf-8", "surrogateescape").partition("=") for entry in raw.split(b"\0")]
         kept = {name: value for name, _, value in pairs if name.startswith((PREFIX, *ALIAS_PREFIXES))}
     return kept | os.environ
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return health(Address.of(url), timeout_s=2.0).status == Status.OK
-    except (Unreachable, Refused):
-        return False
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

@@ -18,6 +18,8 @@ REPORT_NAME = "supervisor.json"
 class State(StrEnum):
     """What the supervisor does."""
 
+    STARTING = "starting"
+    """The engine was started and has not been ready yet."""
     WATCHING = "watching"
     PAUSING = "pausing"
     """The engine is down; it starts again after the pause."""
@@ -44,7 +46,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        return self.state in (State.WATCHING, State.PAUSING, State.ENDING)
+        return self.state in (State.STARTING, State.WATCHING, State.PAUSING, State.ENDING)
 
 
 def write_report(state_dir: Path, report: Report) -> None:
@@ -76,6 +78,7 @@ def describe(report: Report) -> str:
 def _state(report: Report) -> str:
     who, ago = f"process {report.pid}", duration(max(0.0, time.time() - report.since))
     return {
+        State.STARTING: f"starting, watched by {who}",
         State.WATCHING: f"watched by {who}",
         State.PAUSING: f"the engine is down and starts again soon ({who})",
         State.ENDING: f"ending ({who})",

@@ -28,6 +28,9 @@ from tandem.wire import Address, Unreachable, get
 LAST_WORDS_S = 5.0
 """How long a hung engine may take to write down where its threads stand before it is killed."""
 
+STARTING_PROBE_S = 0.25
+"""Between two probes of an engine that has not been ready yet, so that whoever waits for it hears of it soon."""
+
 STOP_SLACK_S = 15.0
 """What ending may take beside the drain before the engine is killed."""
 
@@ -103,7 +106,7 @@ class Supervisor:
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._stopping = False
         self._killed = False
-        self._report = Report(pid=pid, engine_pid=None, state=State.WATCHING, started=time.time(), since=time.time())
+        self._report = Report(pid=pid, engine_pid=None, state=State.STARTING, started=time.time(), since=time.time())
 
     def run(self) -> int:
         """Keep an engine running until a signal, its own good end, or it is given up. Returns the exit code: 0 where it
@@ -131,7 +134,7 @@ class Supervisor:
 
     def _start(self) -> _Life:
         life = _Life(self._command, self._log, self._events, self._state_dir, self._policy, self._probe)
-        self._tell(State.WATCHING, engine_pid=life.pid)
+        self._tell(State.STARTING, engine_pid=life.pid)
         return life
 
     def _watch(self, life: _Life, watch: watchdog.Watch) -> tuple[Decision, watchdog.Watch]:
@@ -159,6 +162,8 @@ class Supervisor:
                         decision = Finished()
                 case Probed(pid=life.pid, seen=seen, detail=detail) if not self._stopping:
                     watch, decision = watchdog.probed(self._policy, watch, time.monotonic(), seen, detail)
+                    if seen is Seen.OK and self._report.state is State.STARTING:
+                        self._tell(State.WATCHING, engine_pid=life.pid)
                 case _:
                     pass
             if not isinstance(decision, Nothing):
@@ -233,8 +238,12 @@ class _Life:
             events.put(Exited(self.pid, code))
 
         def ask() -> None:
-            while not self._over.wait(policy.probe_s):
-                events.put(Probed(self.pid, *probe(state_dir, self.pid, policy.answer_s)))
+            seen = Seen.SILENT
+            while not self._over.wait(policy.probe_s if seen is Seen.OK else min(policy.probe_s, STARTING_PROBE_S)):
+                now_seen, detail = probe(state_dir, self.pid, policy.answer_s)
+                events.put(Probed(self.pid, now_seen, detail))
+                # Until it was ready once; a failure later is not to be counted any faster.
+                seen = now_seen if seen is not Seen.OK else seen
 
         threading.Thread(target=wait, daemon=True).start()
         threading.Thread(target=ask, daemon=True).start()

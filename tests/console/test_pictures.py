@@ -98,3 +98,19 @@ def test_the_pictures_in_the_documents_are_the_approved_ones(name: str) -> None:
     approved = Path(__file__).parent / "__snapshots__" / "test_pictures" / f"test_picture[{name}-120x36].svg"
     published = Path(__file__).parents[2] / "docs" / "pictures" / f"console-{name}.svg"
     assert published.read_bytes() == approved.read_bytes(), f"copy {approved} to {published}"
+
+
+PUBLISHED_VIEWS = {
+    "lanes": "test_lanes_view/test_pictures[busy]",
+    "lane": "test_lanes_view/test_pictures[opened]",
+    "queue": "test_queue_view/test_pictures[crowd]",
+    "memory": "test_memory_view/test_pictures[pressure]",
+    "rounds": "test_rounds_view/test_pictures[drafting]",
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED_VIEWS)
+def test_the_views_in_the_documents_are_the_approved_ones(name: str) -> None:
+    approved = Path(__file__).parent / "__snapshots__" / f"{PUBLISHED_VIEWS[name]}.svg"
+    published = Path(__file__).parents[2] / "docs" / "pictures" / f"console-{name}.svg"
+    assert published.read_bytes() == approved.read_bytes(), f"copy {approved} to {published}"

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.gpu.beside import beside
 from tests.gpu.bits import bits_packed, bits_products, bits_program
+from tests.gpu.chunks import chunks
 from tests.gpu.rates import card, packed, products, prompt, step, trace, tune_packed
 from tests.gpu.real import model, vmm
 from tests.gpu.setting import SHAPES, TABLE, row, say
@@ -58,6 +59,7 @@ def main() -> None:
     work: dict[str, Callable[[], None]] = {
         "card": card,
         "beside": lambda: [beside(shape) for shape in shapes],  # type: ignore[func-returns-value]
+        "attention": lambda: [chunks(shape) for shape in shapes],  # type: ignore[func-returns-value]
         "vmm": lambda: vmm(shapes),
         "model": lambda: model(args.model),
         "tune": lambda: tune(shapes, args.out),

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.state_dir import is_locked, lock_state_dir
+from engine.state_dir import is_locked, lock_state_dir, read_record
 from tandem.exits import Exit
-from tandem.wire import Address, Unreachable, health
+from tandem.register import Running
+from tandem.wire import Address, Unreachable, get, health
 from tests.service.conftest import LONG_S, Box
 
 pytestmark = [pytest.mark.service, pytest.mark.model]
@@ -46,6 +48,41 @@ def test_logs_show_the_last_lines_and_no_prompt(running: Box) -> None:
     assert json.loads(lines[-1])["event"] == "[req]"
     assert " [req] id=" in running.tandem("logs", "-n", "1").stdout
     assert "marmalade" not in running.tandem("logs", "-n", "10000").stdout
+
+
+def test_usage_and_the_ledger_tell_what_was_served(running: Box) -> None:
+    asked = running.tandem("chat", "marmalade", "--max-tokens", "5", "--temperature", "0")
+    assert asked.returncode == Exit.OK
+    address = Address.of(running.record.url)
+    deadline = time.monotonic() + LONG_S
+    while not (rows := json.loads(get(address, "/admin/requests?limit=1&q=chat")[1])["rows"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (row,) = rows
+    assert 0 < row["completion_tokens"] <= 5
+    assert 0 <= row["queue_s"] <= row["ttft_s"] <= row["total_s"]
+    before = json.loads(running.tandem("usage", "--json").stdout)["total"]
+    assert before["requests"] >= 1
+    assert before["completion_tokens"] >= row["completion_tokens"]
+    assert b"marmalade" not in (running.state_dir / "ledger.sqlite").read_bytes()
+
+
+def test_an_operator_ends_a_stream(running: Box) -> None:
+    address = Address.of(running.record.url)
+    with open_stream(running, 900) as stream:
+        deadline = time.monotonic() + LONG_S
+        while not (here := [lane.request.id for lane in health(address).lanes if lane.request is not None]):
+            assert time.monotonic() < deadline
+        head = f"POST /admin/requests/{here[0]}/cancel HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", running.port), timeout=LONG_S) as operator:
+            operator.sendall(head.encode())
+            assert b'"done":true' in rest_of(operator)
+        heard = b""
+        while not heard.endswith(b"0\r\n\r\n"):
+            heard += stream.recv(65536)
+    assert b"cancelled by the operator" in heard
+    while health(address).parallel.totals.cancelled != 1:
+        assert time.monotonic() < deadline
 
 
 def test_a_second_start_is_refused(running: Box) -> None:
@@ -92,6 +129,77 @@ def test_restart_keeps_the_flags(box: Box) -> None:
     for command in ("status", "stop"):
         assert box.tandem(command).returncode == Exit.NOT_RUNNING
     assert (box.state_dir / "engine.log.1").exists()
+
+
+def test_a_killed_engine_is_started_again(running: Box) -> None:
+    first = running.record.pid
+    os.kill(first, signal.SIGKILL)
+    deadline = time.monotonic() + LONG_S
+    while (record := read_record(running.state_dir)) is None or record.pid == first:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    wait_status(running, "ok")
+    supervisor = json.loads(running.tandem("status", "--json").stdout)["supervisor"]
+    assert (supervisor["state"], supervisor["restarts"], supervisor["engine_pid"]) == ("watching", 1, record.pid)
+    assert "SIGKILL" in supervisor["last_cause"]
+    assert "restarted once" in running.tandem("status").stdout
+
+
+def test_hold_stops_runs_and_starts_again(running: Box) -> None:
+    """The command sees no engine; its exit code comes through; the flags and variables are those of before."""
+    before = running.record
+    held = running.tandem("hold", "2", "--", sys.executable, "-m", "tandem", "status")
+    assert held.returncode == Exit.NOT_RUNNING, held.stderr
+    assert "the box is held by process" in held.stderr
+    assert (running.record.url, running.record.pid != before.pid) == (before.url, True)
+    with open_stream(running, 900):
+        refused = running.tandem("hold", "1", "--", "true")
+    assert refused.returncode == Exit.REFUSED
+    assert "1 request runs or waits" in refused.stderr
+
+
+def test_start_ends_what_a_killed_hold_began(running: Box) -> None:
+    holding = running.spawn("hold", "2", "--", "sleep", "60")
+    deadline = time.monotonic() + LONG_S
+    while Running.there(running.state_dir) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    refused = running.tandem("start")
+    assert refused.returncode == Exit.REFUSED
+    assert f"held by process {holding.pid}" in refused.stderr
+    holding.kill()
+    holding.wait()
+    gone = running.tandem("status")
+    assert gone.returncode == Exit.NOT_RUNNING
+    assert "`tandem start` does" in gone.stderr
+    assert running.tandem("start").returncode == Exit.OK
+    assert running.tandem("status").returncode == Exit.OK
+
+
+def test_systemd_hears_how_a_real_engine_is(box: Box) -> None:
+    name = f"@tandem-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("\0" + name[1:])
+        systemd.settimeout(LONG_S)
+        box.env.update(NOTIFY_SOCKET=name, WATCHDOG_USEC="600000")
+
+        def hear_until(word: bytes) -> bytes:
+            heard = b""
+            while word not in heard:
+                heard += systemd.recv(4096) + b"\n"
+            return heard
+
+        with box.spawn("serve") as engine:
+            loading = hear_until(b"READY=1")
+            assert b"EXTEND_TIMEOUT_USEC=" in loading
+            assert b"STATUS=loading: " in loading
+            assert b"WATCHDOG=1" not in loading
+            hear_until(b"WATCHDOG=1")
+            hear_until(b"WATCHDOG=1")
+            assert b"STATUS=ok: 0 of 2 slots busy" in hear_until(b"STATUS=")
+            engine.terminate()
+            assert b"EXTEND_TIMEOUT_USEC=45000000" in hear_until(b"STOPPING=1")
+            assert engine.wait(LONG_S) == Exit.OK
 
 
 def test_not_ready_in_time_exits_4_and_goes_on(box: Box) -> None:

@@ -29,6 +29,8 @@ def test_bench_proves_its_levels_on_the_running_engine(running: Box) -> None:
 
 
 def test_bench_brings_its_own_engine_and_ends_it(box: Box) -> None:
+    """Also where the user's engines want a key: its own serves nobody else."""
+    assert box.tandem("secrets", "add", "phone").returncode == Exit.OK
     done = box.tandem("bench", "c2", "--count", "2", "--tokens", "40", "--max-len", "512", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["valid"], report["engine"]["parallel"]) == (Exit.OK, True, 2)

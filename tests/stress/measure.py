@@ -1,6 +1,7 @@
-"""Figures of one real engine that a suite must not assert: `python -m tests.stress.measure slots | health | start`.
+"""Figures of one real engine that a suite must not assert: `python -m tests.stress.measure WORD`.
 
 slots    what idle slots cost one request: engines of one and of four slots side by side, alternating pairs
+pollers  what three consoles cost serving: /health asked by three at 4 Hz, and by none, alternating
 health   latency of /health while three slots decode and a fourth reads a long prompt
 start    from `tandem serve` to ready, the model being in the cache
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -21,6 +23,9 @@ from tandem.own_engine import engine_for
 
 PAIRS = 10
 TOKENS = 192
+POLLERS = 3
+POLL_HZ = 4
+POLLER_PAIRS = 16
 PROBES = 1500
 STORY = "Write a long story about a lighthouse keeper and the sea."
 
@@ -64,6 +69,42 @@ def interval(values: list[float]) -> tuple[float, float]:
     draw = random.Random(1)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(10_000))
     return medians[249], medians[9749]
+
+
+def pollers() -> None:
+    """Prints each pair's ratio (rate beside three pollers over rate alone), their median and its 95 % interval. The
+    pollers live in a process of their own, as consoles do, and share its cores with the engine."""
+    with engine_for(None, NO_FLAGS, slots=4, own=True) as address, httpx.Client(timeout=300) as client:
+        url = address.url
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.stress.poll", f"{url}/health", str(POLLERS), str(POLL_HZ)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as asking:
+            complete(client, url, STORY, TOKENS)
+            ratios, asked = [], 0
+            for pair in range(POLLER_PAIRS):
+                took = {}
+                for polled in (True, False) if pair % 2 == 0 else (False, True):
+                    said = order(asking, "on" if polled else "off")
+                    asked += said if not polled else 0
+                    took[polled] = complete(client, url, f"{STORY} Chapter {pair}.", TOKENS)
+                ratios.append(took[False] / took[True])
+            asked += order(asking, "off")
+            assert asking.stdin is not None
+            asking.stdin.close()
+    print("pairs", " ".join(f"{ratio:.3f}" for ratio in ratios))
+    low, high = interval(ratios)
+    print(f"median {statistics.median(ratios):.3f}, 95 % interval {low:.3f} to {high:.3f}; {asked} answers polled")
+
+
+def order(asking: subprocess.Popen[str], word: str) -> int:
+    """Start or stop the pollers; how many answers they had since the last word."""
+    assert asking.stdin is not None
+    assert asking.stdout is not None
+    print(word, file=asking.stdin, flush=True)
+    return int(asking.stdout.readline())
 
 
 def health() -> None:
@@ -110,7 +151,7 @@ def start() -> None:
             print(f"ready after {time.perf_counter() - began:.1f} s")
 
 
-COMMANDS: dict[str, Callable[[], None]] = {"slots": slots, "health": health, "start": start}
+COMMANDS: dict[str, Callable[[], None]] = {"slots": slots, "pollers": pollers, "health": health, "start": start}
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:

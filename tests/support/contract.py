@@ -13,6 +13,7 @@ import msgspec
 
 from engine.http.errors import ErrorBody
 from engine.http.pages import StatusPage
+from engine.ledger.usage import UsageReport
 from engine.protocol import (
     ActionReply,
     BenchReport,
@@ -37,6 +38,7 @@ TYPES: dict[str, Any] = {
     "request": LedgerRow,
     "log": LogPage,
     "action": ActionReply,
+    "usage": UsageReport,
 }
 
 

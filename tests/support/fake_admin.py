@@ -24,7 +24,7 @@ _ENDINGS: tuple[tuple[Finish, str | None], ...] = (
     (Finish.STOP, None),
     (Finish.LENGTH, None),
     (Finish.STOP, None),
-    (Finish.ABANDONED, "its client left after 61 of at most 256 tokens"),
+    (Finish.ABANDONED, "its client left; 61 tokens had been generated"),
     (Finish.STOP, None),
     (Finish.REFUSED, "the queue is full: 8 requests waiting, the limit is 8 (TANDEM_QUEUE_LIMIT)"),
     (Finish.STOP, None),

@@ -12,28 +12,31 @@ from engine.config import ServiceConfig
 from engine.http.app import App
 from engine.http.server import AppServer
 from engine.listening import bind
+from engine.log_ring import LogRing
 
 
 @dataclass(frozen=True)
 class Served:
-    """Where it answers, and the application behind."""
+    """Where it answers, the application behind, and the ring that its `/admin/log` shows."""
 
     url: str
     port: int
     app: App
+    ring: LogRing
 
 
 @contextmanager
 def served(engine: EnginePort, service: ServiceConfig) -> Iterator[Served]:
     """Serve `engine` on a free port until the block ends."""
     listening = bind(service.host, 0)
-    app = App(engine, service, "0.1.0")
+    ring = LogRing()
+    app = App(engine, service, "0.1.0", ring)
     server = AppServer(app)
     thread = threading.Thread(target=server.run, args=(listening.sockets,), name="served", daemon=True)
     thread.start()
     try:
         assert server.ready.wait(10)
-        yield Served(listening.url, listening.port, app)
+        yield Served(listening.url, listening.port, app, ring)
     finally:
         server.should_exit = True
         server.force_exit = True

@@ -83,17 +83,14 @@ def shim(tmp_path: Path) -> Path:
     return folder
 
 
-def in_bash(shim: Path, cwd: Path, *words: str) -> list[str]:
-    """What bash offers for the last of the words."""
-    typed = " ".join(shlex.quote(word) for word in ("tandem", *words))
-    script = (
-        "source <(tandem completion bash) || exit 9\n"
-        "complete -p tandem >/dev/null || exit 8\n"
-        f"cd {shlex.quote(str(cwd))}\n"
-        f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}\n"
-        "_tandem\n"
-        'printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
+def in_bash(shim: Path, cwd: Path, *lines: tuple[str, ...]) -> list[list[str]]:
+    """What bash offers for the last word of each line."""
+    script = "source <(tandem completion bash) && complete -p tandem >/dev/null || exit 9\n"
+    script += f"cd {shlex.quote(str(cwd))}\n"
+    for words in lines:
+        typed = " ".join(shlex.quote(word) for word in ("tandem", *words))
+        script += f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _tandem; "
+        script += 'printf "%s\\n" "${COMPREPLY[@]}" --\n'
     env = os.environ | {"PATH": f"{shim}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     bash = shutil.which("bash")
     assert bash is not None
@@ -101,15 +98,19 @@ def in_bash(shim: Path, cwd: Path, *words: str) -> list[str]:
         [bash, "--norc", "-c", script], env=env, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stderr == ""
-    return [line for line in done.stdout.splitlines() if line]
+    return [part.split("\n") for part in done.stdout.removesuffix("\n--\n").split("\n--\n")]
 
 
 def test_a_real_bash_completes(shim: Path, tmp_path: Path) -> None:
     (tmp_path / "two words.gguf").touch()
     (tmp_path / "smol.gguf").touch()
-    assert in_bash(shim, tmp_path, "serve", "--model", "smol") == ["smollm2-135m", "smol.gguf"]
-    assert in_bash(shim, tmp_path, "serve", "--model", "=", "two") == ["two words.gguf"]
-    assert in_bash(shim, tmp_path, "serve", "--kv-pool", "=") == ["on", "off"]
+    assert in_bash(
+        shim,
+        tmp_path,
+        ("models", "inspect", "smol"),
+        ("models", "inspect", "two"),
+        ("config", "show", "--profile", "=", "s"),
+    ) == [["smollm2-135m", "smol.gguf"], ["two words.gguf"], ["shared", "small"]]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from engine.devices import Cards
+from engine.devices import Card, Cards
 from engine.listening import bind
+from engine.memory.nvml import CardState
+from engine.memory.sizes import size
 from engine.protocol import RoundStat
 from engine.state_dir import ServiceRecord, lock_state_dir, write_record
 from tandem.advice import MOST_SLOTS, recommend, say
 from tandem.cli import run
 from tandem.examine import _colours
 from tandem.exits import Exit
-from tandem.linger import linger
 from tandem.paths import default_state_dir
+from tests.support.models import default_model
 
 GIB = 1 << 30
 ROW = 22 << 10
@@ -164,16 +166,23 @@ def test_a_model_that_is_not_fetched_is_no_failure(
     assert "tandem models pull smollm2-135m" in capsys.readouterr().out
 
 
-def test_who_lingers(tmp_path: Path) -> None:
-    systemd, lingering = tmp_path / "systemd", tmp_path / "linger"
-    assert linger(systemd=systemd, lingering=lingering).lingers is None
-    systemd.mkdir()
-    found = linger(systemd=systemd, lingering=lingering)
-    assert found.lingers is False
-    assert found.fix == f"sudo loginctl enable-linger {found.user}"
-    lingering.mkdir()
-    (lingering / found.user).touch()
-    assert linger(systemd=systemd, lingering=lingering).lingers
+@pytest.mark.parametrize(
+    ("lingers", "verdict", "words"),
+    [(True, "ok", "outlive"), (False, "note", "loginctl enable-linger"), (None, "ok", "not known")],
+)
+def test_who_lingers(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    lingers: bool | None,
+    verdict: str,
+    words: str,
+) -> None:
+    monkeypatch.setenv("TANDEM_PORT", "0")
+    monkeypatch.setattr("tandem.examine.lingers", lambda: lingers)
+    assert run(["doctor", "--json"]) == Exit.OK
+    found = lines_of(capsys)["linger"]
+    assert found[0] == verdict
+    assert words in found[1]
 
 
 @pytest.mark.parametrize(
@@ -189,6 +198,34 @@ def test_who_lingers(tmp_path: Path) -> None:
 )
 def test_the_colours_of_a_terminal(environ: dict[str, str], words: str) -> None:
     assert _colours(environ) == words
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_card_is_advised_on_by_its_own_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """A card with little left beside a host with much: the slots are those that the card holds."""
+    card = Card(1, "NVIDIA A", (9, 0), 4 * GIB)
+    state = CardState(total=4 * GIB, free=GIB, driver="570.86") if asked else None
+    monkeypatch.setenv("TANDEM_PORT", "0")
+    monkeypatch.setenv("TANDEM_PARALLEL_FLOOR_GB", "0.5")
+    monkeypatch.setenv("TANDEM_MODEL", str(default_model()))
+    monkeypatch.setattr("engine.devices.look", lambda: Cards((Card(0, "NVIDIA O", (7, 5), GIB), card)))
+    monkeypatch.setattr("tandem.examine.read_card", lambda index: state if index == 1 else None)
+    assert run(["doctor", "--json"]) == Exit.OK
+    report = json.loads(capsys.readouterr().out)
+    lines = {line["what"]: line["detail"] for line in report["lines"]}
+    available = GIB if asked else 4 * GIB
+    assert lines["card"].startswith(f"{size(available)} of 4 GiB available (gpu); floor 512 MiB")
+    assert ("driver 570.86" in lines["driver"]) == asked
+    assert "cuda:1 runs the model" in lines["driver"]
+    advice = report["advice"]
+    room = available - GIB // 2 - advice["weights_bytes"]
+    for cost in advice["costs"]:
+        assert cost["kv_bytes"] + cost["left_bytes"] == room
+    held = 1 + (room - advice["main_bytes"]) // advice["side_bytes"]
+    assert advice["slots"] == min(MOST_SLOTS, held)
 
 
 def test_tuning_needs_a_card(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tandem.exits import CommandError, Exit
+from tandem.kinds import Gib, Real, Whole
 from tandem.origins import DEFAULT, Flags, resolve
-from tandem.settings import BY_NAME, TABLE
+from tandem.settings import BY_NAME, TABLE, Setting
 
 GIB = 1 << 30
 
@@ -65,6 +66,28 @@ def test_a_value_that_does_not_parse_is_one_line(variable: str, text: str) -> No
     setting = next(s for s in TABLE if variable in s.names)
     assert refused.value.code == Exit.USAGE
     assert refused.value.message == f"{variable} is {text!r}; allowed: {setting.kind.allowed}"
+
+
+def test_empty_is_unset_for_every_setting_in_every_layer(folders: Path, tmp_path: Path) -> None:
+    plain = resolve(environ={})
+    (folders / "profiles").mkdir()
+    named = tmp_path / "named.env"
+    empty = "".join(f"{name}=\n" for setting in TABLE for name in setting.names)
+    for path in (folders / "serve.env", folders / "local.env", folders / "profiles" / "mine.env", named):
+        path.write_text(empty)
+    flags = Flags({setting.name: "" for setting in TABLE}, profile="mine", env_file=named)
+    resolved = resolve(flags, {name: "" for setting in TABLE for name in setting.names})
+    assert resolved.settings == plain.settings
+    assert set(resolved.origins.values()) == {DEFAULT}
+    assert resolved.notes == ()
+
+
+@pytest.mark.parametrize("setting", [s for s in TABLE if isinstance(s.kind, Whole | Real | Gib)], ids=lambda s: s.name)
+def test_a_number_in_no_form_of_a_number_is_one_line(setting: Setting) -> None:
+    for text in (" 4", "4 ", "yes", "4,0", "0x4", "--4"):
+        with pytest.raises(CommandError) as refused:
+            resolve(environ={setting.variable: text})
+        assert refused.value.message == f"{setting.variable} is {text!r}; allowed: {setting.kind.allowed}"
 
 
 def test_each_layer_beats_the_next(folders: Path, tmp_path: Path) -> None:

@@ -1,0 +1,303 @@
+"""`tandem hold`: run a command with the box to itself, and serve again afterwards, whatever happened."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import msgspec
+import typer
+
+from engine.state_dir import Held, held, holder
+from tandem import output
+from tandem.exits import CommandError, Exit
+from tandem.paths import state_root
+from tandem.register import Launch, Running, read_launch, running
+from tandem.service import unit
+from tandem.service.claims import hold_lock
+from tandem.service.launching import end, environment_of, launch
+from tandem.wire import Address, Refused, Unreachable, health
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+NOTE_NAME = "hold.json"
+TIMED_OUT_EXIT = 124
+"""What `timeout` exits with too."""
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL for a command that must end."""
+POLL_S = 0.2
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left where a hold ends without restoring: `hold.json` in the folder that all engines of a user share."""
+
+    pid: int
+    since: float
+    until: float
+    command: str
+    state_dirs: list[str]
+    units: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A service that was running, and how it runs again: by its unit, or by its flags, folder and variables."""
+
+    state_dir: Path
+    unit: str | None
+    how: Launch | None
+    environ: dict[str, str]
+
+
+@app.command()
+def hold(
+    minutes: Annotated[float, typer.Argument(metavar="MINUTES", help="The most that the command may take.", min=0.01)],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments, after --.")],
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Where requests run, let them end first, as `stop` does.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="S", min=0, help="How long to wait until the engine is ready again.")
+    ] = 180.0,
+) -> None:
+    """Stop the engine, run a command with the box to itself, start the engine again with the same settings.
+
+    The exit code is the command's; 124 where it took longer than MINUTES and was ended, 5 where requests run and
+    --drain was not given.
+    """
+    stopped: list[Stopped] = []
+    code = int(Exit.FAILURE)
+    with _signals_noted() as signals:
+        try:
+            with held(hold_lock()):
+                code = _stop_and_run(minutes * 60, command, drain=drain, signals=signals, stopped=stopped)
+        except Held as why:
+            raise CommandError(f"the box is held already, by process {why.pid}", Exit.REFUSED) from why
+        finally:
+            # Outside the lock, which keeps everyone else's engines from starting: a unit's is someone else's.
+            restored = [_restore(one, wait) for one in stopped]
+            if stopped and all(restored):
+                remove_note()
+    raise typer.Exit(code if all(restored) else code or Exit.FAILURE)
+
+
+def _stop_and_run(
+    seconds: float, command: list[str], *, drain: bool, signals: list[int], stopped: list[Stopped]
+) -> int:
+    """Returns the command's exit code; `stopped` are the services to start again, also where this raises."""
+    engines = running()
+    _check(engines, drain=drain)
+    ways = [_how(engine) for engine in engines]
+    until = time.time() + seconds
+    said = shlex.join(command)
+    if not engines:
+        output.note("no engine runs; there will be none to start again")
+    else:
+        write_note(
+            Note(
+                pid=os.getpid(),
+                since=time.time(),
+                until=until,
+                command=said,
+                state_dirs=[str(one.state_dir) for one in ways if one.unit is None],
+                units=[one.unit for one in ways if one.unit is not None],
+            )
+        )
+    for engine, way in zip(engines, ways, strict=True):
+        output.note(f"stopping {engine}")
+        stopped.append(way)
+        end(engine)
+    if signals:
+        return 128 + signals[0]
+    output.note(f"running {said}, until {datetime.fromtimestamp(until):%H:%M:%S} at the latest")
+    return _run(command, seconds, signals)
+
+
+def _check(engines: list[Running], *, drain: bool) -> None:
+    """Raises CommandError (exit 5) where an engine could not be started again, or is at work."""
+    for engine in engines:
+        if engine.supervisor is None and not (engine.record and engine.record.unit):
+            raise CommandError(
+                f"{engine} was started by hand with `tandem serve`, which nothing starts again; stop it yourself",
+                Exit.REFUSED,
+            )
+        if not drain and (busy := _requests(engine)):
+            words = "1 request runs or waits" if busy == 1 else f"{busy} requests run or wait"
+            raise CommandError(f"{words} on {engine}; wait, or add --drain", Exit.REFUSED)
+
+
+def _requests(engine: Running) -> int:
+    if engine.record is None:
+        return 0
+    try:
+        parallel = health(Address.of(engine.record.url)).parallel
+    except (Unreachable, Refused):
+        return 0
+    return parallel.running + parallel.waiting
+
+
+def _how(engine: Running) -> Stopped:
+    by = engine.record.unit if engine.record else None
+    how = None if by else read_launch(engine.state_dir)
+    if by is None and how is None:
+        raise CommandError(f"how {engine} was started is not known any more; `tandem stop` ends it", Exit.REFUSED)
+    return Stopped(engine.state_dir, by, how, environment_of(engine))
+
+
+def _restore(one: Stopped, wait_s: float) -> bool:
+    """Start a service again; False, and a line, where that fails."""
+    try:
+        if Running.there(one.state_dir) is not None:
+            return True
+        if one.unit is not None:
+            unit.manage("start", one.unit)
+        elif one.how is not None:
+            output.note(f"starting the engine of {one.state_dir} again")
+            here = Path.cwd()
+            os.chdir(one.how.folder)
+            try:
+                launch(one.how.to_flags(), wait_s=wait_s, environ=one.environ)
+            finally:
+                os.chdir(here)
+    except (CommandError, OSError) as why:
+        output.error(f"the engine of {one.state_dir} did not start again: {why}")
+        return False
+    return True
+
+
+def _run(command: list[str], seconds: float, signals: list[int]) -> int:
+    """Run the command in this terminal; returns its exit code as a shell would say it."""
+    try:
+        child = subprocess.Popen(command)
+    except OSError as why:
+        output.error(f"{command[0]} cannot be run: {why.strerror}")
+        return 127 if isinstance(why, FileNotFoundError) else 126
+    deadline = time.monotonic() + seconds
+    told = len(signals)
+    while True:
+        try:
+            code = child.wait(max(0.0, min(POLL_S, deadline - time.monotonic())))
+            return 128 - code if code < 0 else code
+        except subprocess.TimeoutExpired:
+            pass
+        if time.monotonic() >= deadline:
+            output.warn(f"the time is up; ending {command[0]}")
+            _end_tree(child)
+            return TIMED_OUT_EXIT
+        if len(signals) > told:
+            told = len(signals)
+            # Ctrl-C reaches the command by itself, and it is the command's to answer.
+            if signals[-1] != signal.SIGINT:
+                _end_tree(child)
+                return 128 + signals[-1]
+
+
+def _end_tree(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the command and all that it started, SIGKILL to what is left."""
+    import psutil
+
+    try:
+        family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        family = []
+    for end_with in ("terminate", "kill"):
+        for one in family:
+            try:
+                getattr(one, end_with)()
+            except psutil.NoSuchProcess:
+                continue
+        _, family = psutil.wait_procs(family, timeout=GRACE_S)
+    child.wait()
+
+
+@contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """Note SIGINT, SIGTERM and SIGHUP instead of ending by them: what was stopped must be started again."""
+    noted: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        noted.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, note) for number in numbers]
+    try:
+        yield noted
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def note_path() -> Path:
+    return state_root() / NOTE_NAME
+
+
+def write_note(note: Note) -> None:
+    note_path().parent.mkdir(parents=True, exist_ok=True)
+    note_path().write_bytes(msgspec.json.format(msgspec.json.encode(note)) + b"\n")
+
+
+def remove_note() -> None:
+    note_path().unlink(missing_ok=True)
+
+
+def read_note() -> Note | None:
+    try:
+        return msgspec.json.decode(note_path().read_bytes(), type=Note)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def _ended(note: Note) -> bool:
+    """Whether the hold that wrote the note is no more."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(note.pid).create_time() > note.since)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def describe_hold() -> str | None:
+    """What a person should know of a hold that lasts, or that ended and left services stopped; None without one."""
+    note = read_note()
+    if note is None:
+        return None
+    stopped = ", ".join([*note.state_dirs, *note.units])
+    if not _ended(note):
+        if holder(hold_lock()) is None:
+            return f"a hold (process {note.pid}) is starting again what it had stopped ({stopped})"
+        until = f"{datetime.fromtimestamp(note.until):%H:%M:%S}"
+        return f"the box is held by process {note.pid} until {until} at the latest: {note.command}"
+    return (
+        f"a hold (process {note.pid}: {note.command}) ended without starting again what it had stopped ({stopped}); "
+        "`tandem start` does"
+    )
+
+
+def restore_after_crash(wait_s: float) -> bool:
+    """Start what a hold that is no more had stopped. False where there is nothing of the kind."""
+    note = read_note()
+    if note is None or not _ended(note):
+        return False
+    output.note("starting what a hold had stopped and not started again")
+    stopped = [
+        Stopped(Path(folder), None, how, dict(os.environ))
+        for folder in note.state_dirs
+        if (how := read_launch(Path(folder))) is not None
+    ]
+    stopped += [Stopped(Path("/"), name, None, {}) for name in note.units]
+    restored = [_restore(one, wait_s) for one in stopped]
+    if not all(restored):
+        raise CommandError("not all of it started again")
+    remove_note()
+    return bool(stopped)

@@ -1,0 +1,152 @@
+"""The lanes view: every lane at every size, the strip of what a request did, and one lane opened."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.image import SVGImageSnapshotExtension
+
+from console.draw import lanes_view, strips
+from console.history import KEPT_SECONDS, History
+from console.phases import PHASE_SIGNS, Phase, dominant
+from console.screen import Link
+from console.view import screen_view
+from console.views import ViewState
+from tests.console.films import STATES, Moment, film, seen, text
+from tests.support import fake_health
+
+W, R, Y, D, X = Phase.WAITING, Phase.READING, Phase.YIELDED, Phase.WRITING, Phase.RESTORING
+
+
+def drawn(scene: str, seconds: float, width: int, height: int, state: ViewState | None = None) -> str:
+    return text(lanes_view.sheet(seen(scene, seconds), state or ViewState(), width, height).body)
+
+
+def test_the_strip_says_what_the_request_did_when() -> None:
+    lane = seen("story", 26).past.lane(1)
+    # It waited five seconds before it had its slot: known from the request's own times, since nobody saw it come.
+    assert lane.phases == (W,) * 5 + (X,) * 2 + (R,) * 7 + (Y,) * 5 + (R,) * 5 + (D,) * 8
+    assert lane.slot_phases == lane.phases[5:]
+    (row,) = (line for line in drawn("story", 26, 116, 31).splitlines() if "↺↺" in line and "‖" in line)
+    assert "timeline ┈┈┈┈┈↺↺═══════‖‖‖‖‖═════━━━━━━━━ " in row
+    assert row.endswith("┈ 5 s  ↺ 2 s  ═ 12 s  ‖ 5 s  ━ 8 s  1 s a cell")
+
+
+def test_what_was_not_watched_is_taken_from_the_request_or_said_to_be_unseen() -> None:
+    history = History()
+    history.add(fake_health.SCENES["story"](30.0), 1000.0)
+    lane = history.track().lane(1)
+    assert lane.phases == (W,) * 5 + (R,) * 19 + (D,) * 12
+    assert lane.slot_phases == (D,)
+    history.add(fake_health.SCENES["story"](34.0), 1004.0)
+    assert history.track().lane(1).phases[-5:] == (D, *(Phase.UNSEEN,) * 3, D)
+    body = fake_health.busy(9.0)
+    request = body.lanes[0].request
+    assert request is not None
+    old = replace(body, lanes=[replace(body.lanes[0], request=replace(request, queue_s=None))])
+    other = History()
+    other.add(old, 1000.0)
+    assert other.track().lane(0).phases == (*(Phase.UNSEEN,) * 9, D)
+
+
+def test_the_strip_of_a_slot_outlives_its_requests_and_is_bounded() -> None:
+    lane = seen("story", 26).past.lane(3)
+    assert lane.phases == ()
+    assert lane.slot_phases == (D,) * 22 + (Phase.IDLE,) * 5
+    history = History()
+    for second in (0.0, 1.0, 3.0 * KEPT_SECONDS, 3.0 * KEPT_SECONDS + 1):
+        history.add(fake_health.busy(second), 1000.0 + second)
+    track = history.track()
+    assert len(track.lane(0).phases) == len(track.lane(3).slot_phases) == len(track.committed) == KEPT_SECONDS
+
+
+def test_a_cell_shows_what_took_most_of_it() -> None:
+    assert dominant([R, R, Y]) is R
+    assert dominant([R, Y]) is Y
+    phases = [W] * 4 + [R] * 4 + [D] * 3
+    assert text([strips.strip(phases, 8, 2)]) == "┈┈══━━"
+    assert text([strips.strip(phases, 3, 4)]) == "┈═━"
+    assert text([strips.recent_strip(phases, 6, 2)]) == "┈┈┈══━"
+    assert strips.step_for(11, 11) == 1
+    assert strips.step_for(12, 11) == 2
+    assert len({sign.glyph for sign in PHASE_SIGNS.values()}) == len(Phase)
+
+
+@pytest.mark.parametrize(
+    ("scene", "width", "height", "rows"),
+    [("story", 116, 31, 6), ("story", 76, 19, 4), ("crowd", 76, 19, 2), ("story", 56, 13, 2), ("crowd", 56, 13, 1)],
+)
+def test_every_lane_is_in_sight_in_the_roomiest_form(scene: str, width: int, height: int, rows: int) -> None:
+    shown = seen(scene, 26.0)
+    sheet = lanes_view.sheet(shown, ViewState(), width, height)
+    assert shown.lanes is not None
+    assert [row.id for row in sheet.rows] == [str(lane.slot) for lane in shown.lanes.lanes]
+    assert len(sheet.body) <= height
+    assert min(row.lines for row in sheet.rows) == rows
+    for row, lane in zip(sheet.rows, shown.lanes.lanes, strict=True):
+        assert lane.word.word in text(sheet.body[row.first : row.first + row.lines])
+
+
+def test_a_lane_says_how_long_is_left() -> None:
+    page = drawn("story", 26, 116, 31)
+    # 2048 - 811 tokens at the rate of the last snapshot; 3600 - 960 at 160 a second.
+    assert "45 s left at most" in page
+    assert "16 s left to read" in page
+
+
+def test_a_reason_is_whole_at_every_size() -> None:
+    reason = "gives way to the shorter prompt in slot 3 (212 tokens to read)"
+    for width, height in ((116, 31), (76, 19), (56, 13)):
+        assert reason in " ".join(drawn("yielded", 12, width, height).replace("▎", " ").split())
+
+
+def test_a_lane_opened_shows_every_field() -> None:
+    page = drawn("story", 26, 116, 31, ViewState(detail="1"))
+    for fact in (
+        "req-6c01", "aider", "3,600 tok", "512 tok, 14 %", "3,600 of 3,600", "168 of at most 1,024", "5.0 s", "24 s",
+        "0.21 s", "24.0 tok/s", "1.8 tok", "8,192 rows", "3,768, 46 %", "4,096 rows, 50 %", "328 rows", "90.0 MiB",
+        "1,440",
+    ):  # fmt: skip
+        assert fact in page
+    assert "┈┈┈┈┈↺↺═══════‖‖‖‖‖═════━━━━━━━━" in page
+    idle = drawn("story", 26, 116, 31, ViewState(detail="3"))
+    assert "none" in idle
+    assert "1,460 rows" in idle
+
+
+def test_an_opened_lane_that_is_filtered_away_gives_the_list_back() -> None:
+    shown = seen("story", 26, "aider")
+    sheet = lanes_view.sheet(shown, ViewState(detail="0", filter="aider"), 116, 31)
+    assert [row.id for row in sheet.rows] == ["1"]
+
+
+def test_a_stale_picture_promises_no_time() -> None:
+    history = History()
+    history.add(fake_health.SCENES["story"](26.0), 1000.0)
+    stale = screen_view(fake_health.SCENES["story"](26.0), history.track(), Link("u", age_s=9.0))
+    assert "left" not in text(lanes_view.sheet(stale, ViewState(), 116, 31).body)
+
+
+@pytest.fixture
+def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> SnapshotAssertion:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return snapshot.use_extension(SVGImageSnapshotExtension)
+
+
+def test_pictures(picture: SnapshotAssertion) -> None:
+    opened = {"opened": Moment("story", 36, keys=("j", "j", "enter"))}
+    for name, svg in film("2", (120, 36), STATES | opened).items():
+        assert svg == picture(name=name)
+
+
+@pytest.mark.parametrize(("size", "scene"), [((60, 18), "story"), ((80, 24), "crowd"), ((200, 60), "story")])
+def test_other_sizes(size: tuple[int, int], scene: str, picture: SnapshotAssertion) -> None:
+    for svg in film("2", size, {scene: Moment(scene, 30)}).values():
+        assert svg == picture
+
+
+def test_without_colour(picture: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    for svg in film("2", (80, 24), {"story": Moment("story", 26)}).values():
+        assert svg == picture

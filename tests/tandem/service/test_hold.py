@@ -1,0 +1,105 @@
+"""`tandem hold` where no engine runs: the command's own life, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.state_dir import held
+from tandem.cli import run
+from tandem.exits import CommandError, Exit
+from tandem.service import hold
+from tandem.service.claims import check_unclaimed, hold_lock
+from tandem.service.hold import Note, describe_hold, read_note, restore_after_crash, write_note
+from tests.support.scripted_engine import wait_until
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -9 $$"], 137),
+        (["/no/such/command"], 127),
+        (["/etc/passwd"], 126),
+    ],
+)
+def test_the_exit_code_is_the_commands(words: list[str], code: int) -> None:
+    assert run(["hold", "1", "--", *words]) == code
+    assert read_note() is None
+
+
+def test_the_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the command started ends with it, what does not listen too."""
+    monkeypatch.setattr(hold, "GRACE_S", 0.3)
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM; sleep 60 & echo $! > {pids}; sleep 60"
+    assert run(["hold", "0.01", "--", "sh", "-c", script]) == hold.TIMED_OUT_EXIT
+    assert not alive(int(pids.read_text()))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_the_command(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    begun = tmp_path / "begun"
+    holding = subprocess.Popen(
+        [sys.executable, "-m", "tandem", "hold", "1", "--", "sh", "-c", f"touch {begun}; sleep 60"],
+        stderr=subprocess.DEVNULL,
+    )
+    assert wait_until(begun.exists)
+    holding.send_signal(number)
+    assert holding.wait(20) == code
+
+
+def test_one_hold_at_a_time_and_no_engine_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held(hold_lock()):
+        assert run(["hold", "1", "true"]) == Exit.REFUSED
+        check_unclaimed(0, tmp_path)
+        # Whoever descends from the hold may: its command may bring an engine of its own.
+        stranger = subprocess.Popen(["sleep", "60"])
+        hold_lock().write_text(f"{stranger.pid}\n")
+        with pytest.raises(CommandError, match=f"held by process {stranger.pid}"):
+            check_unclaimed(0, tmp_path)
+        stranger.kill()
+        stranger.wait()
+
+
+def note_of(pid: int, since: float, folder: Path) -> Note:
+    return Note(
+        pid=pid, since=since, until=since + 60, command="make bench", state_dirs=[str(folder)], units=["x.service"]
+    )
+
+
+def test_what_a_hold_left_is_said(tmp_path: Path) -> None:
+    assert describe_hold() is None
+    write_note(note_of(os.getpid(), time.time() + 1, tmp_path))
+    assert "is starting again" in str(describe_hold())
+    with held(hold_lock()):
+        assert f"the box is held by process {os.getpid()} until" in str(describe_hold())
+    # A process that began after the note was written is another one with the same number.
+    write_note(note_of(os.getpid(), 1.0, tmp_path))
+    said = str(describe_hold())
+    assert "ended without starting again" in said
+    assert str(tmp_path) in said
+    assert "make bench" in said
+
+
+def test_what_cannot_be_started_again_stays_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not restore_after_crash(1.0)
+    write_note(note_of(os.getpid(), 1.0, tmp_path))
+    with pytest.raises(CommandError, match="not all of it"):
+        restore_after_crash(1.0)
+    assert read_note() is not None
+    assert "did not start again" in capsys.readouterr().err
