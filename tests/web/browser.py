@@ -44,7 +44,8 @@ ROWS = """
   const terminal = window.__terminal;
   if (!terminal) return "";
   const buffer = terminal.buffer.active;
-  return [...Array(terminal.rows).keys()].map(row => buffer.getLine(row)?.translateToString(true) ?? "").join("\\n");
+  const row = number => buffer.getLine(number)?.translateToString(true, 0, terminal.cols) ?? "";
+  return [...Array(terminal.rows).keys()].map(row).join("\\n");
 })()
 """
 _COLOURS = """
@@ -105,12 +106,14 @@ class Tab:
 
     async def press(self, key: str) -> None:
         """Press and release a key that is a printable character."""
+        await self.call("Page.bringToFront")
         await self.evaluate("document.querySelector('.xterm-helper-textarea').focus()")
         await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     async def resize(self, width: int, height: int) -> None:
-        """Give the page so many pixels."""
+        """Give the page so many pixels. A tab behind another one would not be told."""
+        await self.call("Page.bringToFront")
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )

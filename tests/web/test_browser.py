@@ -62,7 +62,7 @@ def test_the_token_lets_in_and_the_console_lives_in_the_tab(tmp_path: Path) -> N
             columns = await tab.evaluate("__terminal.cols")
             await tab.resize(600, 400)
             await tab.until(f"__terminal.cols < {columns}")
-            await tab.until(f"{ROWS}.split('\\n')[0].endsWith('live')")
+            await tab.until(f"{ROWS}.split('\\n')[0].trimEnd().endsWith('live')")
 
             second = await browser.tab()
             await second.open(console.origin + "/")
