@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
@@ -20,49 +17,44 @@ from textual.widgets import Input
 
 from console import paint
 from console.actions import ACTIONS, acts_in
-from console.asks import Act, Desk, Verb
+from console.arrange import PANELS, Region
+from console.asks import Act, Unreachable, Verb
 from console.clerk import Clerk, FeedCame, OrderDone, Seen
-from console.client import BadAddress, HealthClient, Unreachable
-from console.cursor import moved, paged
+from console.cursor import at_line, moved, paged
+from console.draw.footer import action_at
+from console.engines import ASIDE_S, POLL_S, RETRY_S, HealthSource, Watched
 from console.feeding import FEED_S
-from console.history import History, ended_requests
-from console.look import colour_look, plain_look
-from console.recording import NotARecording, Recorder
+from console.history import Track, ended_requests
+from console.look import ThemeName, look
+from console.palette import Commands
+from console.past import KEPT_BYTES
+from console.playhead import LIVE, Playhead
+from console.recording import Recorder
 from console.screen import Link, ScreenView
 from console.spans import literal
+from console.timeline import Moment
 from console.view import screen_view
 from console.views import ViewName, ViewState
-from console.widgets.board import Board
+from console.widgets.board import Board, Touched
 from console.widgets.confirm import ConfirmScreen
 from console.widgets.filter_bar import FilterBar
 from console.widgets.help_screen import HelpScreen
 from console.widgets.notice import NoticeBar
+from console.widgets.theme import default_variables, textual_name, textual_theme
 from engine.protocol import Health
 
-POLL_S = 0.25
-RETRY_S = 1.0
 _PANEL_PAGE = 8
 # More rows than any list has.
 _ALL = 1 << 30
-# The exit code of a command line that does not parse.
-USAGE = 2
-FAILURE = 1
-
-
-class HealthSource(Desk, Protocol):
-    """Where snapshots come from, and what answers the other questions; raises Unreachable."""
-
-    url: str
-
-    async def fetch(self) -> Health: ...
 
 
 @dataclass
 class SnapshotArrived(Message):
-    """A snapshot, and when it came by the app's clock."""
+    """A snapshot, when it came by the app's clock, and the number of the engine that it is of."""
 
     health: Health
     at: float
+    engine: int = 0
 
 
 @dataclass
@@ -70,25 +62,26 @@ class SnapshotMissed(Message):
     """An attempt that brought nothing, and why."""
 
     reason: str
+    engine: int = 0
 
 
 class ConsoleApp(App[int]):
-    """The whole screen. `source` is asked every `poll_s`, after a failure every `retry_s`, for what a view needs beside
-    the snapshot every `feed_s`.
+    """The whole screen. The engine shown is asked every `poll_s`, after a failure every `retry_s`, others seldom.
 
-    `recorder` is one that the source feeds, looked at for its trouble; `writes` allows orders to the engine; `clock`
-    gives monotonic seconds (a fake one in tests).
+    What a view needs beside the snapshot is asked for every `feed_s`. `recorder` is one that the sources feed, looked
+    at for its trouble; `writes` allows orders to the engine; `clock` gives monotonic seconds (a fake one in tests).
+    `NO_COLOR` wins over the theme's colours.
     """
 
     TITLE = "tandem console"
-    ENABLE_COMMAND_PALETTE = False
+    COMMANDS = {Commands}  # noqa: RUF012 -- Textual reads a plain set
     AUTO_FOCUS = None
     BINDINGS = [  # noqa: RUF012 -- Textual reads a plain list
         Binding(action.keys, action.name, action.label, show=False, priority=action.always) for action in ACTIONS
     ]
     DEFAULT_CSS = """
     Screen {
-        background: #121212;
+        background: $tandem-ground;
         overflow: hidden;
         layers: default above;
         &:nocolor { background: ansi_default; }
@@ -97,8 +90,9 @@ class ConsoleApp(App[int]):
 
     def __init__(
         self,
-        source: HealthSource,
+        sources: Sequence[HealthSource],
         *,
+        theme: ThemeName = ThemeName.DARK,
         recorder: Recorder | None = None,
         clock: Callable[[], float] = time.monotonic,
         poll_s: float = POLL_S,
@@ -106,24 +100,31 @@ class ConsoleApp(App[int]):
         feed_s: float = FEED_S,
         writes: bool = False,
     ) -> None:
-        plain = "NO_COLOR" in os.environ
+        self._plain = "NO_COLOR" in os.environ
         # Textual strips colour altogether only where it lets the terminal's own colours through.
-        super().__init__(ansi_color=plain)
-        self._look = plain_look() if plain else colour_look()
+        super().__init__(ansi_color=self._plain)
+        self.engines = [Watched(source, KEPT_BYTES // len(sources)) for source in sources]
+        self._shown = 0
+        self._chosen_theme = theme
+        self._look = look(theme, plain=self._plain)
         self.board = Board(self._look)
-        self._source = source
         self._recorder = recorder
         self._clock = clock
         self._poll_s = poll_s
         self._retry_s = retry_s
-        self._history = History()
-        self._latest: tuple[Health, float] | None = None
-        self._held: tuple[Health, float] | None = None
-        self._error: str | None = None
+        self._playhead = LIVE
+        self._past_shown: tuple[Playhead, Moment | None, Track] | None = None
         self._open = ViewName.OVERVIEW
         self._states = {name: ViewState() for name in ViewName}
         self._view: ScreenView | None = None
-        self._clerk = Clerk(self, source, self._seen, writes=writes, every_s=feed_s)
+        self._clerk = Clerk(self, sources[0], self._before_eyes, writes=writes, every_s=feed_s)
+        if not self._plain:
+            for name in ThemeName:
+                self.register_theme(textual_theme(name))
+            self.theme = textual_name(theme)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return default_variables()
 
     def compose(self) -> ComposeResult:
         yield self.board
@@ -138,72 +139,13 @@ class ConsoleApp(App[int]):
         self._show()
         # Staleness grows while an answer hangs, so it is looked at between answers too.
         self.set_interval(1.0, self._show)
-        self.run_worker(self._watch(), name="health", exit_on_error=True)
+        for index in range(len(self.engines)):
+            self.run_worker(self._watch(index), name=f"health {index}", exit_on_error=True)
 
-    async def _watch(self) -> None:
-        """Ask for snapshots for as long as the app runs; each answer becomes a message."""
-        while True:
-            started = self._clock()
-            pause = self._poll_s
-            try:
-                health = await self._source.fetch()
-            except Unreachable as error:
-                self.post_message(SnapshotMissed(str(error)))
-                pause = self._retry_s
-            else:
-                self.post_message(SnapshotArrived(health, self._clock()))
-            await asyncio.sleep(max(0.05, pause - (self._clock() - started)))
-
-    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
-        self._latest = (message.health, message.at)
-        self._error = None
-        self._history.add(message.health, message.at)
-        self._show()
-
-    def on_snapshot_missed(self, message: SnapshotMissed) -> None:
-        self._error = message.reason
-        self._show()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        if event.input.display:
-            self._change(replace(self.state, filter=event.value))
-        self._show()
-
-    def on_filter_bar_closed(self, event: FilterBar.Closed) -> None:
-        self.query_one(FilterBar).close()
-        if not event.keep:
-            self._change(replace(self.state, filter=""))
-
-    def _show(self) -> None:
-        """Put the current state on the board."""
-        shown = self._held or self._latest
-        age = self._clock() - shown[1] + shown[0].snapshot_age_s if shown else None
-        notice = self._recorder.trouble if self._recorder else None
-        link = Link(self._source.url, age, self._error, paused=self._held is not None, notice=notice)
-        health = shown[0] if shown else None
-        view = screen_view(
-            health,
-            self._history.track(),
-            link,
-            self.state.filter,
-            textures=self._look.plain,
-            fed=self._clerk.fed,
-            writes=self._clerk.writes,
-        )
-        self._view = view
-        self._states[self._open] = self.board.show(view, self._open, self.state)
-
-    def _seen(self) -> Seen:
-        """What the clerk goes by."""
-        health = self._latest[0] if self._latest else None
-        return Seen(
-            name=self._open,
-            state=self.state,
-            view=self._view,
-            ended=ended_requests(health) if health is not None else 0,
-            at_end=self.board.at_end,
-            paused=self._held is not None,
-        )
+    @property
+    def engine(self) -> Watched:
+        """The engine on the screen."""
+        return self.engines[self._shown]
 
     @property
     def open_view(self) -> ViewName:
@@ -215,10 +157,32 @@ class ConsoleApp(App[int]):
         """What a person did in the view that is open."""
         return self._states[self._open]
 
-    def _change(self, state: ViewState) -> None:
-        self._states[self._open] = state
-        self._show()
-        self._clerk.nudge()
+    async def _watch(self, index: int) -> None:
+        """Ask one engine for snapshots for as long as the app runs; each answer becomes a message."""
+        engine = self.engines[index]
+        while True:
+            started = self._clock()
+            pause = self._poll_s
+            try:
+                health = await engine.source.fetch()
+            except Unreachable as error:
+                self.post_message(SnapshotMissed(str(error), index))
+                pause = self._retry_s
+            else:
+                self.post_message(SnapshotArrived(health, self._clock(), index))
+            if index != self._shown:
+                pause = max(pause, ASIDE_S)
+            await engine.pause(pause - (self._clock() - started))
+
+    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
+        self.engines[message.engine].arrived(Moment(message.health, message.at))
+        if message.engine == self._shown:
+            self._show()
+
+    def on_snapshot_missed(self, message: SnapshotMissed) -> None:
+        self.engines[message.engine].missed(message.reason)
+        if message.engine == self._shown:
+            self._show()
 
     def on_feed_came(self, message: FeedCame) -> None:
         self._clerk.take(message.came)
@@ -227,8 +191,100 @@ class ConsoleApp(App[int]):
     def on_order_done(self, message: OrderDone) -> None:
         self._say(message.reply.message, good=message.reply.done)
 
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if isinstance(event.input, FilterBar) and event.input.display:
+            self._change(replace(self.state, filter=event.value))
+
+    def on_filter_bar_closed(self, event: FilterBar.Closed) -> None:
+        self.query_one(FilterBar).close()
+        if not event.keep:
+            self._change(replace(self.state, filter=""))
+
+    async def on_touched(self, message: Touched) -> None:
+        """A press on the footer is its key, on a panel or a row it chooses, on what is chosen it opens."""
+        region = message.region
+        if region is Region.FOOTER:
+            action = action_at(self._open, self.size.width, message.x)
+            if action is not None and not message.rows:
+                await self.run_action(action)
+        elif region is Region.VIEW and message.rows:
+            self._change(replace(self.state, offset=max(0, self.state.offset + message.rows)))
+        elif region is Region.VIEW and self.board.sheet is not None:
+            state = at_line(self.board.sheet, self.state, message.y - 1 - len(self.board.sheet.head))
+            if state == self.state:
+                self.action_open()
+            else:
+                self._change(state)
+        elif region in PANELS:
+            if self.board.chosen is not region:
+                self.board.choose(region)
+            elif not message.rows:
+                self.action_open()
+            self.board.scroll_chosen(message.rows)
+
+    def _show(self) -> None:
+        """Put the current state on the board."""
+        moment, track = self._seen()
+        age = None
+        if moment is not None:
+            age = self._clock() - (self._playhead.held or moment.at) + moment.health.snapshot_age_s
+        link = Link(
+            url=self.engine.source.url,
+            age_s=age,
+            error=self.engine.error,
+            paused=self._playhead.paused,
+            notice=self._recorder.trouble if self._recorder else None,
+            place=self._place(),
+        )
+        self._view = screen_view(
+            moment.health if moment else None,
+            track,
+            link,
+            self.state.filter,
+            textures=self._look.textures,
+            fed=self._clerk.fed,
+            writes=self._clerk.writes,
+        )
+        self._states[self._open] = self.board.show(self._view, self._open, self.state)
+
+    def _before_eyes(self) -> Seen:
+        """What the clerk goes by."""
+        latest = self.engine.timeline.latest()
+        return Seen(
+            name=self._open,
+            state=self.state,
+            view=self._view,
+            ended=ended_requests(latest.health) if latest is not None else 0,
+            at_end=self.board.at_end,
+            paused=self._playhead.paused,
+        )
+
+    def _seen(self) -> tuple[Moment | None, Track]:
+        """The snapshot that the screen stands at, and the rates before it."""
+        timeline = self.engine.timeline
+        self._playhead = self._playhead.within(timeline)
+        held = self._playhead.held
+        if held is None:
+            return timeline.latest(), self.engine.history.track()
+        if self._past_shown is None or self._past_shown[0] != self._playhead:
+            self._past_shown = (self._playhead, timeline.at(held), timeline.track(held))
+        return self._past_shown[1:]
+
+    def _place(self) -> str:
+        number, count = self._shown + 1, len(self.engines)
+        return f"{number}/{count} {self.engine.name}" if count > 1 else ""
+
+    def _change(self, state: ViewState) -> None:
+        self._states[self._open] = state
+        self._show()
+        self._clerk.nudge()
+
     def _say(self, text: str, *, good: bool) -> None:
         self.query_one(NoticeBar).say(literal(text), good=good)
+
+    def _play(self, playhead: Playhead) -> None:
+        self._playhead = playhead
+        self._show()
 
     async def action_quit(self) -> None:
         self.exit(0)
@@ -240,8 +296,37 @@ class ConsoleApp(App[int]):
         self.query_one(FilterBar).open(self.state.filter)
 
     def action_pause(self) -> None:
-        self._held = None if self._held else self._latest
+        self._play(self._playhead.toggled(self.engine.timeline))
+
+    def action_step(self, seconds: int) -> None:
+        self._play(self._playhead.stepped(self.engine.timeline, seconds))
+
+    def action_live(self) -> None:
+        self._play(LIVE)
+
+    def action_engine(self, index: int) -> None:
+        """Show another engine, as it is now."""
+        self._shown = index
+        self._past_shown = None
+        self._clerk.turn_to(self.engine.source)
+        self.engine.hurry()
+        self._play(LIVE)
+
+    def action_next_engine(self) -> None:
+        self.action_engine((self._shown + 1) % len(self.engines))
+
+    def action_theme(self, name: str) -> None:
+        """Change every colour and sign."""
+        self._chosen_theme = ThemeName(name)
+        self._look = look(self._chosen_theme, plain=self._plain)
+        if not self._plain:
+            self.theme = textual_name(self._chosen_theme)
+        self.board.set_look(self._look)
         self._show()
+
+    def action_next_theme(self) -> None:
+        names = list(ThemeName)
+        self.action_theme(names[(names.index(self._chosen_theme) + 1) % len(names)])
 
     def action_next_panel(self) -> None:
         self._choose(1)
@@ -286,7 +371,7 @@ class ConsoleApp(App[int]):
         if isinstance(asked, str) or act is None:
             self._say(str(asked), good=False)
         else:
-            self.push_screen(ConfirmScreen(self._look, asked, self._source.url), partial(self._confirmed, act))
+            self.push_screen(ConfirmScreen(self._look, asked, self.engine.source.url), partial(self._confirmed, act))
 
     def _confirmed(self, act: Act, yes: bool | None) -> None:
         if yes:
@@ -320,33 +405,3 @@ class ConsoleApp(App[int]):
         panels = self.board.shown_panels
         if self.board.chosen in panels:
             self.board.choose(panels[(panels.index(self.board.chosen) + step) % len(panels)])
-
-
-def run(url: str, *, once: bool = False, record: Path | None = None) -> int:
-    """Show the engine at `url` until a person leaves; with `once`, print one frame. Returns the exit code."""
-    try:
-        if once:
-            from console.once import print_once
-
-            return print_once(url)
-        if record is None:
-            return asyncio.run(_run(url))
-        with Recorder(record) as recorder:
-            code = asyncio.run(_run(url, recorder))
-        if recorder.trouble is not None:
-            print(f"tandem console: {recorder.trouble}", file=sys.stderr)
-        return code
-    except BadAddress as error:
-        print(f"tandem console: {error}", file=sys.stderr)
-        return USAGE
-    except NotARecording as error:
-        print(f"tandem console: --record: {error}", file=sys.stderr)
-        return FAILURE if error.damaged else USAGE
-
-
-async def _run(url: str, recorder: Recorder | None = None) -> int:
-    async with HealthClient(url, recorder) as client:
-        app = ConsoleApp(client, recorder=recorder)
-        # Without the mouse the terminal's own selection works, and no report can trickle in after leaving.
-        result = await app.run_async(mouse=False)
-    return app.return_code or 0 if result is None else result

@@ -58,6 +58,10 @@ class HealthClient:
 
     async def fetch(self) -> Health:
         """The engine's newest snapshot, whatever its status code; raises Unreachable."""
+        return (await self.fetch_with_body())[0]
+
+    async def fetch_with_body(self) -> tuple[Health, bytes]:
+        """The snapshot, and the bytes in which it came; raises Unreachable."""
         try:
             health, body = await self._ask()
         except Unreachable as error:
@@ -66,7 +70,7 @@ class HealthClient:
             raise
         if self._tap is not None:
             self._tap.snapshot(self.url, body)
-        return health
+        return health, body
 
     async def _ask(self) -> tuple[Health, bytes]:
         response = await self._send(self._request)

@@ -7,8 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
-from console.app import FAILURE, POLL_S, RETRY_S, USAGE
 from console.client import BadAddress, HealthClient, Unreachable
+from console.engines import POLL_S, RETRY_S
+from console.main import FAILURE, USAGE
 from console.recording import NotARecording, Recorder
 
 

@@ -1,61 +1,37 @@
-"""The style of each tone: a palette of xterm's 256 colours, so that truecolor and 256-colour terminals agree.
+"""How each tone is sent to the terminal: the themes, and what is left of them where no colour may be sent.
 
 Without colour (`NO_COLOR`) only bold, dim and reverse remain; every state also has a glyph and a word.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
 
+from rich.segment import Segment
 from rich.style import Style
 
+from console.ascii import ascii_text
+from console.palettes import DARK, LIGHT, SAFE
+from console.spans import Line
 from console.tones import Tone
 
-GROUND = "#121212"
-BAR = "#262626"
 
-_COLOURS: dict[Tone, str] = {
-    Tone.TEXT: "#c6c6c6",
-    Tone.STRONG: "bold #eeeeee",
-    Tone.DIM: "#8a8a8a",
-    Tone.FAINT: "#585858",
-    Tone.TITLE: "bold #d7d7ff",
-    Tone.BRAND: "bold #5fd7d7",
-    Tone.BORDER: "#444444",
-    Tone.BORDER_FOCUS: "#5fafaf",
-    Tone.TRACK: "#3a3a3a",
-    Tone.GOOD: "#87d787",
-    Tone.GOOD_STRONG: "bold #87d787",
-    Tone.READ: "#5fafff",
-    Tone.READ_STRONG: "bold #5fafff",
-    Tone.WAIT: "#ffd75f",
-    Tone.WAIT_STRONG: "bold #ffd75f",
-    Tone.BAD: "#ff5f5f",
-    Tone.BAD_STRONG: "bold #ff5f5f",
-    Tone.IDLE: "#767676",
-    Tone.KEPT: "#5f8787",
-    Tone.MARGIN: "#5f8787",
-    Tone.KEY: "bold #5fd7d7",
-    Tone.WEIGHTS: "#af87ff",
-    Tone.KV: "#5fd7d7",
-    Tone.CACHES: "#d7af5f",
-    Tone.STATE: "#87afd7",
-    Tone.GRAPHS: "#5f87d7",
-    Tone.WORKSPACE: "#d787af",
-    Tone.ALLOCATOR: "#afaf87",
-    Tone.ROLES: "#ff87d7",
-    Tone.OUTSIDE: "#808080",
-    Tone.FREE: "#3a3a3a",
-}
-_BAR_COLOURS: dict[Tone, str] = {
-    Tone.BAR_TEXT: "#c6c6c6",
-    Tone.BAR_DIM: "#8a8a8a",
-    Tone.BAR_STRONG: "bold #eeeeee",
-    Tone.BAR_BRAND: "bold #5fd7d7",
-    Tone.BAR_GOOD: "bold #87d787",
-    Tone.BAR_WAIT: "bold #ffd75f",
-    Tone.BAR_BAD: "bold #ff5f5f",
-    Tone.BAR_READ: "bold #5fafff",
+class ThemeName(StrEnum):
+    """A look that a person can choose."""
+
+    DARK = "dark"
+    LIGHT = "light"
+    ASCII = "ascii"
+    COLOUR_BLIND = "colour-blind"
+
+
+PALETTES = {
+    ThemeName.DARK: DARK,
+    ThemeName.LIGHT: LIGHT,
+    ThemeName.ASCII: DARK,
+    ThemeName.COLOUR_BLIND: SAFE,
 }
 _FADED = {Tone.BAR_BAD, Tone.BAR_WAIT, Tone.BAD_STRONG, Tone.WAIT_STRONG}
 _PLAIN_BOLD = {
@@ -75,34 +51,54 @@ _PLAIN_BOLD = {
     Tone.BAR_BAD,
     Tone.BAR_READ,
 }
-
 _PLAIN_DIM = {Tone.FAINT, Tone.BORDER, Tone.TRACK, Tone.IDLE, Tone.FREE, Tone.KEPT}
 
 
 @dataclass(frozen=True)
 class Look:
-    """A style for every tone, and whether fills must differ by glyph since there is no colour."""
+    """A style for every tone. `plain`: no colour is sent. `ascii`: no glyph beyond ASCII is sent."""
 
-    styles: dict[Tone, Style]
+    styles: MappingProxyType[Tone, Style]
     plain: bool
+    ascii: bool = False
+
+    @property
+    def textures(self) -> bool:
+        """Whether fills must differ by glyph: without colour, and where the finer shades have no glyph."""
+        return self.plain or self.ascii
+
+    def segments(self, line: Line) -> list[Segment]:
+        """The line as it is sent: the one place where tones become styles and glyphs become ASCII."""
+        if self.ascii:
+            return [Segment(ascii_text(text), self.styles[tone]) for text, tone in line]
+        return [Segment(text, self.styles[tone]) for text, tone in line]
+
+
+def look(theme: ThemeName, *, plain: bool = False) -> Look:
+    """The look of a theme; `plain` (`NO_COLOR`) leaves of it only its glyphs."""
+    ascii_only = theme is ThemeName.ASCII
+    if plain:
+        return replace(plain_look(), ascii=ascii_only)
+    palette = PALETTES[theme]
+    styles = {tone: Style.parse(f"{style} on {palette.ground}") for tone, style in palette.colours.items()}
+    styles |= {tone: Style.parse(f"{style} on {palette.bar}") for tone, style in palette.bars.items()}
+    return Look(MappingProxyType(styles), plain=False, ascii=ascii_only)
 
 
 def colour_look() -> Look:
-    """The look on a terminal with colour."""
-    styles = {tone: Style.parse(f"{style} on {GROUND}") for tone, style in _COLOURS.items()}
-    styles |= {tone: Style.parse(f"{style} on {BAR}") for tone, style in _BAR_COLOURS.items()}
-    return Look(styles, plain=False)
+    """The default look on a terminal with colour."""
+    return look(ThemeName.DARK)
 
 
 def plain_look() -> Look:
     """The look where no colour may be sent."""
     bold, dim, normal = Style(bold=True), Style(dim=True), Style()
-    return Look(
-        {tone: bold if tone in _PLAIN_BOLD else dim if tone in _PLAIN_DIM else normal for tone in Tone}, plain=True
-    )
+    styles = {tone: bold if tone in _PLAIN_BOLD else dim if tone in _PLAIN_DIM else normal for tone in Tone}
+    return Look(MappingProxyType(styles), plain=True)
 
 
-def faded(look: Look) -> Look:
+def faded(shown: Look) -> Look:
     """The look of a body whose figures are no longer live: one grey, so that nothing passes for current."""
-    dim = Style(dim=True) if look.plain else look.styles[Tone.FAINT]
-    return Look({tone: style if tone in _FADED else dim for tone, style in look.styles.items()}, look.plain)
+    dim = Style(dim=True) if shown.plain else shown.styles[Tone.FAINT]
+    styles = {tone: style if tone in _FADED else dim for tone, style in shown.styles.items()}
+    return replace(shown, styles=MappingProxyType(styles))

@@ -17,37 +17,51 @@ from console.arrange import PANELS, Arrangement, Box, Facts, Region, arrange
 from console.client import HealthClient, Unreachable
 from console.draw.frame import Frame, framed
 from console.history import History
-from console.look import Look, colour_look, plain_look
+from console.look import Look, ThemeName, look
 from console.screen import Link, ScreenView
 from console.spans import Line, fit
 from console.view import screen_view
+from engine.protocol import Health
 
 NOTHING_THERE = 3
 # Rows enough that nothing needs scrolling; rows without content are not printed.
 _TALL = 400
 
 
-def print_once(url: str, out: IO[str] | None = None) -> int:
+def print_once(url: str, out: IO[str] | None = None, theme: ThemeName = ThemeName.DARK) -> int:
     """Print one frame for `url` to `out` (default stdout); 0, or 3 with a line on stderr when nothing answers."""
     stream = out if out is not None else sys.stdout
-    colour = stream.isatty() and "NO_COLOR" not in os.environ
-    try:
-        view = asyncio.run(_look(url, textures=not colour))
-    except Unreachable as error:
-        print(f"tandem console: nothing to show at {url}: {error}", file=sys.stderr)
+    shown = look(theme, plain=not stream.isatty() or "NO_COLOR" in os.environ)
+    answer = _ask(url)
+    if answer is None:
         return NOTHING_THERE
-    width = min(160, max(60, shutil.get_terminal_size((100, 24)).columns))
-    write_frame(view, width, colour_look() if colour else plain_look(), stream)
+    health = answer[0]
+    history = History()
+    history.add(health, time.monotonic())
+    view = screen_view(health, history.track(), Link(url, age_s=health.snapshot_age_s), textures=shown.textures)
+    write_frame(view, min(160, max(60, shutil.get_terminal_size((100, 24)).columns)), shown, stream)
     return 0
 
 
-async def _look(url: str, textures: bool) -> ScreenView:
-    async with HealthClient(url) as client:
-        health = await client.fetch()
-    history = History()
-    history.add(health, time.monotonic())
-    link = Link(client.url, age_s=health.snapshot_age_s)
-    return screen_view(health, history.track(), link, textures=textures)
+def print_snapshot(url: str, out: IO[str] | None = None) -> int:
+    """Print the snapshot itself, as the engine sent it; 0, or 3 with a line on stderr when nothing answers."""
+    answer = _ask(url)
+    if answer is None:
+        return NOTHING_THERE
+    print(answer[1].decode(), file=out if out is not None else sys.stdout)
+    return 0
+
+
+def _ask(url: str) -> tuple[Health, bytes] | None:
+    async def ask() -> tuple[Health, bytes]:
+        async with HealthClient(url) as client:
+            return await client.fetch_with_body()
+
+    try:
+        return asyncio.run(ask())
+    except Unreachable as error:
+        print(f"tandem console: nothing to show at {url}: {error}", file=sys.stderr)
+        return None
 
 
 def frame_lines(view: ScreenView, width: int) -> list[Line]:
@@ -62,9 +76,8 @@ def frame_lines(view: ScreenView, width: int) -> list[Line]:
     return [fit(row, width) for row in rows]
 
 
-def write_frame(view: ScreenView, width: int, look: Look, stream: IO[str]) -> None:
+def write_frame(view: ScreenView, width: int, shown: Look, stream: IO[str]) -> None:
     """Write the frame; text is written as it stands, never read as markup."""
-    console = Console(file=stream, width=width, highlight=False, markup=False, no_color=look.plain, force_terminal=None)
+    console = Console(file=stream, width=width, highlight=False, markup=False, no_color=shown.plain)
     for row in frame_lines(view, width):
-        segments = [Segment(span.text, look.styles[span.tone]) for span in row]
-        console.print(Segments([*segments, Segment.line()]), end="", soft_wrap=True)
+        console.print(Segments([*shown.segments(row), Segment.line()]), end="", soft_wrap=True)

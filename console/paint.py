@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from console.arrange import Arrangement, Box, Facts, Region
 from console.draw import (
+    footer,
     header,
     lanes,
     lanes_view,
@@ -106,8 +107,10 @@ def parts_shown(region: Region, view: ScreenView) -> tuple[object, ...]:
             return (view.link.url,)
 
 
-def bar(region: Region, view: ScreenView, arrangement: Arrangement) -> tuple[Line, ...]:
-    """The lines of a region without a frame, exactly as many and as wide as its box."""
+def bar(
+    region: Region, view: ScreenView, arrangement: Arrangement, name: ViewName = ViewName.OVERVIEW
+) -> tuple[Line, ...]:
+    """The lines of a region without a frame, exactly as many and as wide as its box, while view `name` is open."""
     box = arrangement.boxes[region]
-    draw = header.header if region is Region.HEADER else header.footer
-    return draw(view, box.width)[: box.height]
+    lines = header.header(view, box.width) if region is Region.HEADER else footer.footer(view, box.width, name)
+    return lines[: box.height]

@@ -17,18 +17,21 @@ STALE_S = 3.0
 class Link:
     """How the console stands with the engine: where it looks, how old its picture is, and what failed last.
 
-    `notice` is what a person must know of the console itself, such as a recording that stopped."""
+    `paused`: the picture is held on purpose. `notice` is what a person must know of the console itself, such as a
+    recording that stopped; `place` tells this engine from the others that are watched."""
 
     url: str
     age_s: float | None = None
     error: str | None = None
     paused: bool = False
     notice: str | None = None
+    place: str = ""
 
     @property
     def stale(self) -> bool:
         """Whether the picture is too old to pass for now."""
-        return self.error is not None or (self.age_s is not None and self.age_s > STALE_S)
+        old = self.error is not None or (self.age_s is not None and self.age_s > STALE_S)
+        return old and not self.paused
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class HeaderView:
     waiting: int
     totals: tuple[str, ...]
     trouble: tuple[str, ...]
+    place: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,19 @@
-"""`tandem console`: opens the console on the engine that runs."""
+"""`tandem console`: opens the console on the engine that runs, or on several."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tandem.exits import CommandError, Exit
-from tandem.register import address_of
+from tandem.register import address_of, running
+from tandem.wire import Address
+
+if TYPE_CHECKING:
+    from console.look import ThemeName
 
 WEB_PORT = 8900
 
@@ -18,8 +22,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def console(
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The engine's address.")] = None,
+    url: Annotated[
+        list[str] | None,
+        typer.Option("--url", metavar="URL", help="An engine's address; give it again to watch several."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame of text and end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --once: print the snapshot as it came.")] = False,
     record: Annotated[
         Path | None, typer.Option("--record", metavar="FILE", help="Keep everything seen in FILE, for --replay.")
     ] = None,
@@ -28,14 +36,34 @@ def console(
     web_port: Annotated[int, typer.Option("--web-port", metavar="PORT", help="Where --web listens; 0: a free one.")] = (
         WEB_PORT
     ),
+    theme: Annotated[
+        str,
+        typer.Option(
+            "--theme",
+            metavar="dark|light|ascii|colour-blind",
+            envvar="TANDEM_CONSOLE_THEME",
+            show_envvar=False,
+            help="Colours and signs; without the flag, what TANDEM_CONSOLE_THEME names.",
+        ),
+    ] = "dark",
+    mouse: Annotated[
+        bool, typer.Option("--mouse/--no-mouse", help="Without it the terminal's own selection works.")
+    ] = True,
+    write: Annotated[
+        bool, typer.Option("--write", help="Let the console cancel requests, load and unload roles; it asks first.")
+    ] = False,
 ) -> None:
     """Watch lanes, memory, roles and the queue, live. Exit 3 where nothing answers to --once."""
+    if json and not once:
+        raise CommandError("--json goes with --once", Exit.USAGE)
     if headless or (record is not None and once):
         if record is None or once:
             raise CommandError("--headless goes with --record, and --record not with --once", Exit.USAGE)
         from console.headless import run_headless
 
-        raise typer.Exit(run_headless(address_of(url).url, record))
+        raise typer.Exit(run_headless(_addresses(url or [], several=False)[0], record))
+    chosen = _theme(theme)
+    addresses = _addresses(url or [], several=not once)
     if web:
         if once or record is not None:
             raise CommandError(
@@ -43,12 +71,30 @@ def console(
             )
         from console.browser import serve
 
-        inner = [sys.executable, "-m", "tandem", "console", "--url", address_of(url).url]
-        raise typer.Exit(serve(inner, web_port))
+        named = [word for address in addresses for word in ("--url", address)]
+        inner = [sys.executable, "-m", "tandem", "console", *named, "--theme", chosen.value]
+        raise typer.Exit(serve([*inner, "--write"] if write else inner, web_port))
     from console.browser import in_browser
 
     if not once and not in_browser() and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise CommandError("the console needs a terminal; --once prints one frame of text", Exit.USAGE)
-    from console.app import run
+    from console.main import Options, Printed, run
 
-    raise typer.Exit(run(address_of(url).url, once=once, record=record))
+    printed = Printed.JSON if json else Printed.FRAME if once else None
+    raise typer.Exit(run(Options(addresses, chosen, mouse, write, record), printed))
+
+
+def _theme(name: str) -> ThemeName:
+    from console.look import ThemeName
+
+    if name not in list(ThemeName):
+        raise CommandError(f"--theme is {name!r}; allowed: {', '.join(ThemeName)}", Exit.USAGE)
+    return ThemeName(name)
+
+
+def _addresses(urls: list[str], *, several: bool) -> tuple[str, ...]:
+    """The engines asked for; with none named the one that runs, or all that run where `several` can be shown."""
+    if urls:
+        return tuple(Address.of(url).url for url in urls)
+    found = [engine.record.url for engine in running() if engine.record is not None]
+    return tuple(found) if several and len(found) > 1 else (address_of(None).url,)

@@ -1,9 +1,8 @@
-"""The two lines at the top (what runs, how it is, how fresh this is) and the key line at the bottom."""
+"""The two lines at the top: what runs, how it is, how fresh this is."""
 
 from __future__ import annotations
 
 from console import figures
-from console.actions import ACTIONS
 from console.bars import sparkline
 from console.screen import ScreenView
 from console.spans import Line, Span, clip, fit, parts, spread, width_of
@@ -29,6 +28,9 @@ def _identity(view: ScreenView, width: int) -> Line:
         right = (Span(f"up {head.uptime}   ", Tone.BAR_DIM), *right)
     brand: Line = (Span(" ◆ tandem  ", Tone.BAR_BRAND),)
     room = width - width_of(right) - width_of(brand) - 2
+    if head.place:
+        brand = (*brand, Span(f"{head.place}  ", Tone.BAR_READ))
+        room -= len(head.place) + 2
     model = clip(head.model, max(0, room))
     left = (*brand, Span(model, Tone.BAR_STRONG))
     if room - len(model) > len(head.detail) + 2:
@@ -60,26 +62,11 @@ def _throughput(view: ScreenView, width: int) -> Line:
         Span(f"◔ {head.waiting} waiting", waiting),
     )
     room = width - width_of(fixed) - 4
-    troubles = [(Span(text, Tone.BAR_BAD),) for text in head.trouble]
+    # The first one is clipped rather than left out.
+    troubles = [(Span(clip(text, max(0, room)), Tone.BAR_BAD),) for text in head.trouble]
     facts = [(Span(text, Tone.BAR_DIM),) for text in head.totals]
     more = tuple(
         Span(span.text, Tone.BAR_TEXT) if span.tone is Tone.TEXT else span
         for span in parts([*troubles, *facts], room, " · ")
     )
     return spread(fixed, (*more, Span(" ", Tone.BAR_TEXT)), width, Tone.BAR_TEXT)
-
-
-def footer(view: ScreenView, width: int) -> tuple[Line, ...]:
-    """One line: the keys, from the registry, as many as fit; at the right the address."""
-    keys: list[Line] = [
-        (Span(action.shown_key, Tone.BAR_BRAND), Span(f" {action.label}", Tone.BAR_TEXT))
-        for action in ACTIONS
-        if action.in_footer
-    ]
-    room = width - 2
-    shown = parts(keys, room, "   ")
-    left = tuple(Span(span.text, Tone.BAR_TEXT) if span.tone is Tone.TEXT else span for span in shown)
-    address: Line = (Span(view.link.url, Tone.BAR_DIM), Span(" ", Tone.BAR_TEXT))
-    if width_of(left) + width_of(address) + 3 > width:
-        address = ()
-    return (spread((Span(" ", Tone.BAR_TEXT), *left), address, width, Tone.BAR_TEXT),)

@@ -12,7 +12,7 @@ from engine.protocol import Health, Status
 
 def header(health: Health | None, track: Track, link: Link) -> HeaderView:
     """The header; before any answer only the address and why there is none."""
-    if link.error is not None:
+    if link.error is not None and not link.paused:
         word = LOST_WORD
     elif health is None:
         word = CONNECTING_WORD
@@ -22,11 +22,12 @@ def header(health: Health | None, track: Track, link: Link) -> HeaderView:
     if health is None or link.age_s is None:
         freshness = "no answer yet" if link.error is None else literal(link.error)
     elif link.paused:
-        freshness = f"paused {figures.span(link.age_s)} ago"
+        freshness = f"paused, {figures.span(link.age_s)} ago"
     elif link.stale:
         freshness = f"no update for {figures.span(link.age_s)}"
     if health is None:
-        return HeaderView(literal(link.url), "", "", word, freshness, True, link.paused, 0.0, (), 0, 0, (), ())
+        url, place = literal(link.url), literal(link.place)
+        return HeaderView(url, "", "", word, freshness, True, link.paused, 0.0, (), 0, 0, (), (), place)
     model = health.model
     totals = health.parallel.totals
     cache_hits = sum(level.hits for level in health.cache.values())
@@ -52,6 +53,8 @@ def header(health: Health | None, track: Track, link: Link) -> HeaderView:
         trouble.insert(0, literal(link.notice))
     if link.error is not None:
         trouble.insert(0, literal(link.error))
+    if health.defect is not None:
+        trouble.insert(0, f"defect: {literal(health.defect)}")
     progress = health.last_progress_age_s
     if health.status is Status.STALLED and progress is not None:
         trouble.insert(0, f"no progress for {figures.span(progress)}")
@@ -71,4 +74,5 @@ def header(health: Health | None, track: Track, link: Link) -> HeaderView:
         waiting=health.parallel.waiting,
         totals=tuple(facts),
         trouble=tuple(trouble),
+        place=literal(link.place),
     )

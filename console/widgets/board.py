@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rich.segment import Segment
+from textual import events
 from textual.app import ComposeResult
 from textual.geometry import Offset, Size, Spacing
 from textual.geometry import Region as Area
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -23,6 +25,17 @@ from console.tones import Tone
 from console.views import DIGITS, ViewName, ViewState
 
 _EMPTY = Arrangement({}, 1)
+_WHEEL_ROWS = 3
+
+
+@dataclass
+class Touched(Message):
+    """The mouse was pressed on a cell of a region, or turned over it by `rows`."""
+
+    region: Region
+    x: int
+    y: int
+    rows: int = 0
 
 
 class RegionWidget(Widget):
@@ -40,13 +53,19 @@ class RegionWidget(Widget):
         super().__init__(id=region.value)
         self.region_name = region
         self.offset_rows = 0
-        self._look = look
-        self._faded = faded(look)
+        self.sheet: Sheet | None = None
         self._rows: tuple[Line, ...] = ()
         self._strips: list[Strip] = []
         self._live = True
         self._drawn: tuple[object, ...] = ()
-        self.sheet: Sheet | None = None
+        self._look = look
+        self._faded = faded(look)
+
+    def set_look(self, look: Look) -> None:
+        """Draw in another look from now on."""
+        self._look, self._faded = look, faded(look)
+        self._strips = [self._strip(row) for row in self._rows]
+        self.refresh()
 
     def draw_view(self, name: ViewName, view: ScreenView, state: ViewState, arrangement: Arrangement) -> ViewState:
         """Take in a frame of a whole view; returns the state with its cursor and offset where they now are."""
@@ -58,17 +77,18 @@ class RegionWidget(Widget):
         self._repaint(framed(sheet, frame), not (view.link.stale and view.lanes is not None))
         return state
 
-    def draw(self, view: ScreenView, arrangement: Arrangement, focused: Region | None) -> None:
+    def draw(self, view: ScreenView, arrangement: Arrangement, focused: Region | None, open_view: ViewName) -> None:
         """Take in a frame; ask for a repaint of exactly the rows that changed."""
         if self.region_name not in arrangement.boxes:
             return
         name = self.region_name
         box = arrangement.boxes[name]
-        drawn = (paint.parts_shown(name, view), box, arrangement.lane_form, self.offset_rows, focused is name)
+        shown = paint.parts_shown(name, view)
+        drawn = (shown, box, arrangement.lane_form, self.offset_rows, focused is name, open_view)
         if drawn == self._drawn:
             rows = self._rows
         elif name not in PANELS:
-            rows = paint.bar(name, view, arrangement)
+            rows = paint.bar(name, view, arrangement, open_view)
         else:
             sheet = paint.sheet(name, view, arrangement)
             self.offset_rows = min(self.offset_rows, scroll_limit(sheet, box.height))
@@ -93,14 +113,22 @@ class RegionWidget(Widget):
             self.refresh(*changed)
 
     def _strip(self, row: Line) -> Strip:
-        styles = (self._look if self._live else self._faded).styles
-        return Strip([Segment(span.text, styles[span.tone]) for span in row])
+        return Strip((self._look if self._live else self._faded).segments(row))
 
     def render_lines(self, crop: Area) -> list[Strip]:
         width = self.size.width
         blank = Strip.blank(width, self._look.styles[Tone.TEXT])
         strips = [self._strips[y] if y < len(self._strips) else blank for y in range(crop.y, crop.bottom)]
         return [strip.crop_extend(crop.x, crop.right, None) for strip in strips]
+
+    def on_click(self, event: events.Click) -> None:
+        self.post_message(Touched(self.region_name, event.x, event.y))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self.post_message(Touched(self.region_name, event.x, event.y, -_WHEEL_ROWS))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self.post_message(Touched(self.region_name, event.x, event.y, _WHEEL_ROWS))
 
 
 class BoardLayout(Layout):
@@ -187,6 +215,12 @@ class Board(Widget):
         self._redraw()
         return self._state
 
+    def set_look(self, look: Look) -> None:
+        """Draw in another look from now on."""
+        self._look = look
+        for widget in self.regions:
+            widget.set_look(look)
+
     def choose(self, panel: Region) -> None:
         """Give the arrow keys to a panel."""
         self.chosen = panel
@@ -223,4 +257,4 @@ class Board(Widget):
                 if alone:
                     self._state = widget.draw_view(self._open, self._view, self._state, arrangement)
             else:
-                widget.draw(self._view, arrangement, self.chosen)
+                widget.draw(self._view, arrangement, None if alone else self.chosen, self._open)

@@ -34,13 +34,13 @@ class ConfirmScreen(ModalScreen[bool]):
         max-width: 100%;
         height: auto;
         max-height: 100%;
-        border: round #ffd75f;
-        border-title-color: #eeeeee;
-        background: #121212;
+        border: $tandem-frame $tandem-wait;
+        border-title-color: $tandem-strong;
+        background: $tandem-ground;
         padding: 1 2;
         scrollbar-size: 1 1;
-        scrollbar-color: #5fafaf;
-        scrollbar-background: #121212;
+        scrollbar-color: $tandem-accent;
+        scrollbar-background: $tandem-ground;
         &:nocolor { background: ansi_default; border: round ansi_default; }
     }
     ConfirmScreen Static { width: 1fr; background: transparent; }

@@ -21,8 +21,8 @@ class FilterBar(Input):
         height: 1;
         border: none;
         padding: 0 1 !important;
-        background: #303030;
-        color: #eeeeee;
+        background: $tandem-input;
+        color: $tandem-strong;
         &:focus { border: none; }
         &:nocolor { background: ansi_default; color: ansi_default; }
     }

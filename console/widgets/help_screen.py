@@ -78,14 +78,14 @@ class HelpScreen(ModalScreen[None]):
         max-width: 100%;
         height: auto;
         max-height: 100%;
-        border: round #5fafaf;
-        border-title-color: #d7d7ff;
-        border-subtitle-color: #8a8a8a;
-        background: #121212;
+        border: $tandem-frame $tandem-accent;
+        border-title-color: $tandem-title;
+        border-subtitle-color: $tandem-dim;
+        background: $tandem-ground;
         padding: 0 1;
         scrollbar-size: 1 1;
-        scrollbar-color: #5fafaf;
-        scrollbar-background: #121212;
+        scrollbar-color: $tandem-accent;
+        scrollbar-background: $tandem-ground;
         &:nocolor { background: ansi_default; border: round ansi_default; }
     }
     HelpScreen Static { width: 1fr; background: transparent; }

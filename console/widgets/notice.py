@@ -22,7 +22,7 @@ class NoticeBar(Static):
         height: auto;
         max-height: 5;
         padding: 0 1;
-        background: #303030;
+        background: $tandem-input;
         &:nocolor { background: ansi_default; }
     }
     """

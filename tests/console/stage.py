@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from textual.pilot import Pilot
 
 from console.app import ConsoleApp, SnapshotArrived, SnapshotMissed
+from console.look import ThemeName
 from engine.protocol import Health
 from tests.support.fake_desk import FakeDesk
 from tests.support.fake_health import Scene
@@ -47,13 +48,13 @@ class Stage:
     desk: FakeDesk = field(default_factory=FakeDesk)
     clock: Clock = field(default_factory=Clock)
 
-    async def play(self, scene: Scene, seconds: Iterable[float]) -> None:
+    async def play(self, scene: Scene, seconds: Iterable[float], engine: int = 0) -> None:
         """Let a snapshot of the scene arrive at each of the given seconds."""
         start = self.clock.now
         for second in seconds:
             self.clock.now = start + second
             self.desk.shown = scene(second)
-            self.app.post_message(SnapshotArrived(self.desk.shown, self.clock.now))
+            self.app.post_message(SnapshotArrived(self.desk.shown, self.clock.now, engine))
         await self.pilot.pause()
 
     async def miss(self, reason: str, after: float) -> None:
@@ -73,12 +74,18 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    size: tuple[int, int] = (120, 36), *, writes: bool = False, source: SilentSource | None = None
+    size: tuple[int, int] = (120, 36),
+    *,
+    writes: bool = False,
+    source: SilentSource | None = None,
+    others: Sequence[str] = (),
+    theme: ThemeName = ThemeName.DARK,
 ) -> AsyncIterator[Stage]:
-    """The app at a size, before any answer."""
+    """The app at a size, before any answer; `others` are the addresses of further engines."""
     clock = Clock()
     source = source or SilentSource()
-    app = ConsoleApp(source, clock=clock, feed_s=0.05, writes=writes)
+    sources = [source, *(SilentSource(url=url) for url in others)]
+    app = ConsoleApp(sources, theme=theme, clock=clock, feed_s=0.05, writes=writes)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Stage(app, pilot, source, clock)

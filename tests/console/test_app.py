@@ -59,7 +59,7 @@ def test_help_is_made_of_the_registry() -> None:
         await stage.pilot.press("question_mark")
         assert not isinstance(stage.app.screen, HelpScreen)
 
-    on_stage(act, (100, 40))
+    on_stage(act, (100, 80))
 
 
 def test_filter_keeps_matching_lanes_and_requests() -> None:
@@ -299,7 +299,7 @@ def test_it_connects_and_reconnects_by_itself() -> None:
         server = FakeHealth(fake_health.busy).start()
         port = int(server.url.rsplit(":", 1)[1])
         async with HealthClient(server.url) as client:
-            app = ConsoleApp(client, poll_s=0.05, retry_s=0.05)
+            app = ConsoleApp([client], poll_s=0.05, retry_s=0.05)
             async with app.run_test(size=(100, 30)) as pilot:
                 stage = Stage(app, pilot)
                 await wait_for(app, stage, "● ok")

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from console.app import run
 from console.client import HealthClient, Unreachable
+from console.main import Options, Printed, run
 from console.once import print_once
 from engine.protocol import Health, Status
 from tests.support import fake_health
@@ -103,7 +103,7 @@ def test_what_is_no_snapshot_is_said(answer: bytes, sentence: str) -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "http://", "http://[::1", "ftp://x"])
 def test_an_address_that_is_none(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(url) == run(url, once=True) == 2
+    assert run(Options((url,))) == run(Options((url,)), Printed.FRAME) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert all(line.startswith(f"tandem console: --url {url}: ") for line in lines)
@@ -120,7 +120,7 @@ def test_once_prints_a_frame_without_escapes_into_a_pipe() -> None:
 
 
 def test_once_exits_three_when_nothing_answers(closed_port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(closed_port, once=True) == 3
+    assert run(Options((closed_port,)), Printed.FRAME) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == f"tandem console: nothing to show at {closed_port}: connection refused\n"

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from console.app import run
 from console.client import HealthClient, Unreachable
 from console.headless import run_headless
 from console.history import Track
+from console.main import Options, run
 from console.recorded import Gap, Recording
 from console.recording import BLOCK_SNAPSHOTS, NotARecording, Recorder
 from console.screen import Link
@@ -316,7 +316,7 @@ def test_what_cannot_be_recorded_to_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], headless: bool
 ) -> None:
     (tmp_path / "f").write_text("mine")
-    code = run_headless(URL, tmp_path / "f") if headless else run(URL, record=tmp_path / "f")
+    code = run_headless(URL, tmp_path / "f") if headless else run(Options((URL,), record=tmp_path / "f"))
     assert code == 2
     told = f"tandem console: --record: {tmp_path / 'f'} is not a recording of this console; nothing was written to it\n"
     assert capsys.readouterr().err == told

@@ -1,0 +1,74 @@
+"""The line at the bottom: the views, the one that is open marked, then as many keys as fit; all from the registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from console.actions import ACTIONS, VIEW_ACTIONS, Action
+from console.screen import ScreenView
+from console.spans import Line, Span, fit, spread, width_of
+from console.tones import Tone
+from console.views import VIEWS, ViewName
+
+_GAP = 3
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an action stands in the line: from cell `start` on, so many cells."""
+
+    action: Action
+    line: Line
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + width_of(self.line)
+
+
+def places(name: ViewName, width: int) -> list[Place]:
+    """What the footer of a screen `width` cells wide shows while that view is open, left to right."""
+    keys = [action for action in ACTIONS if action.in_footer]
+    least = width - 1 - _GAP - width_of(_words(keys[0], open_now=False))
+    for gap, short in ((2, False), (1, False), (1, True)):
+        shown: list[Place] = []
+        start = 1
+        for spec, action in zip(VIEWS, VIEW_ACTIONS, strict=True):
+            here = spec.name is name
+            line = (Span(action.shown_key, Tone.BAR_BRAND),) if short and not here else _words(action, open_now=here)
+            shown.append(Place(action, line, start))
+            start = shown[-1].end + gap
+        if shown[-1].end <= least:
+            break
+    start = shown[-1].end + _GAP
+    for action in keys:
+        place = Place(action, _words(action, open_now=False), start)
+        if place.end < width:
+            shown.append(place)
+            start = place.end + _GAP
+    return shown
+
+
+def action_at(name: ViewName, width: int, x: int) -> str | None:
+    """The action under cell `x` of the footer."""
+    return next((place.action.name for place in places(name, width) if place.start <= x < place.end), None)
+
+
+def footer(view: ScreenView, width: int, name: ViewName) -> tuple[Line, ...]:
+    """One line of `width` cells, the address at its right where there is room."""
+    line: list[Span] = []
+    used = 0
+    for place in places(name, width):
+        line += [Span(" " * (place.start - used), Tone.BAR_TEXT), *place.line]
+        used = place.end
+    address: Line = (Span(view.link.url, Tone.BAR_DIM), Span(" ", Tone.BAR_TEXT))
+    if used + width_of(address) + _GAP > width:
+        return (fit(tuple(line), width, Tone.BAR_TEXT),)
+    return (spread(tuple(line), address, width, Tone.BAR_TEXT),)
+
+
+def _words(action: Action, *, open_now: bool) -> Line:
+    return (
+        Span(action.shown_key, Tone.BAR_BRAND),
+        Span(f" {action.label}", Tone.BAR_STRONG if open_now else Tone.BAR_TEXT),
+    )

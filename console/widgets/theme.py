@@ -1,0 +1,50 @@
+"""The themes as Textual wants them, for what it draws itself: the palette of commands, the filter, the help."""
+
+from __future__ import annotations
+
+from textual.theme import Theme
+
+from console.look import PALETTES, ThemeName
+from console.palettes import LIGHT, Palette
+from console.tones import Tone
+
+
+def textual_theme(theme: ThemeName) -> Theme:
+    """The palette of `theme` in the names that Textual's own widgets use, and the variables of ours."""
+    palette = PALETTES[theme]
+    text, strong = palette.colours[Tone.TEXT], palette.colours[Tone.STRONG].removeprefix("bold ")
+    return Theme(
+        name=textual_name(theme),
+        primary=palette.accent,
+        secondary=palette.accent,
+        accent=palette.accent,
+        foreground=text,
+        background=palette.ground,
+        surface=palette.bar,
+        panel=palette.bar,
+        dark=palette is not LIGHT,
+        variables=_variables(palette, strong, ascii_only=theme is ThemeName.ASCII),
+    )
+
+
+def textual_name(theme: ThemeName) -> str:
+    """What Textual calls the theme."""
+    return f"tandem-{theme.value}"
+
+
+def _variables(palette: Palette, strong: str, *, ascii_only: bool) -> dict[str, str]:
+    return {
+        "tandem-ground": palette.ground,
+        "tandem-input": palette.input,
+        "tandem-accent": palette.accent,
+        "tandem-strong": strong,
+        "tandem-dim": palette.colours[Tone.DIM],
+        "tandem-wait": palette.colours[Tone.WAIT],
+        "tandem-title": palette.colours[Tone.TITLE].removeprefix("bold "),
+        "tandem-frame": "ascii" if ascii_only else "round",
+    }
+
+
+def default_variables() -> dict[str, str]:
+    """The variables of the default theme, for as long as none is chosen."""
+    return dict(textual_theme(ThemeName.DARK).variables)
