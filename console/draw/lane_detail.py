@@ -48,7 +48,7 @@ def _rate(lane: LaneView, width: int) -> list[Line]:
         lines.append((Span(column(mark, _AXIS - 2, Align.RIGHT), Tone.DIM), Span("  "), *line))
     if not lane.rates:
         return lines
-    note = f"the last {figures.span(len(lane.rates))}, {step} s a column"
+    note = f"the last {strips.whole_span(len(lane.rates))}, {strips.whole_span(step)} a column"
     return [*lines, (Span(column(note, width, Align.RIGHT), Tone.DIM),)]
 
 
@@ -61,7 +61,7 @@ def _times(lane: LaneView, past: LaneTrack, width: int) -> list[Line]:
         lines += [(Span(" " * _AXIS), *strips.spent(past.phases, room, step, words=room >= 90)), ()]
     step = strips.step_for(len(past.slot_phases), room)
     lines.append((Span(column("slot", _AXIS), Tone.DIM), *strips.recent_strip(past.slot_phases, room, step)))
-    seen = f"whoever was in it, the last {figures.span(len(past.slot_phases))}, {step} s a cell"
+    seen = f"whoever was in it, the last {strips.whole_span(len(past.slot_phases))}, {strips.whole_span(step)} a cell"
     return [*lines, (Span(column(seen, width, Align.RIGHT), Tone.DIM),)]
 
 

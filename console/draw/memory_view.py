@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import zip_longest
 
 from console import figures
@@ -22,8 +23,12 @@ _AXIS = 10
 def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
     """Where every byte is; what is only reserved stands at the end, since it is no memory."""
     shown, pool = view.memory, view.pool
-    if shown is None or pool is None or view.loading is not None:
-        return lanes.lanes(view, width, 1)
+    if shown is None or pool is None:
+        return replace(lanes.lanes(view, width, 1), title="memory")
+    if view.loading is not None:
+        # Floors and pages come with the model.
+        bar = _bar(shown, width, view.textures)[:2]
+        return Sheet("memory", body=(*bar, (), *_table(shown, width, view.textures), *lanes.lanes(view, width, 1).body))
     body: list[Line] = [*_bar(shown, width, view.textures)]
     for device in shown.devices:
         body += [(), *_bar(device, width, view.textures)[:-1], _legend(device, width, view.textures)]
@@ -148,7 +153,7 @@ def _committed(view: ScreenView, pool: PoolView, width: int, rows: int) -> list[
             (*_title("committed over time"),),
             (Span("now ", Tone.DIM), Span(figures.size(pool.committed))),
             (Span("peak since the start ", Tone.DIM), Span(figures.size(pool.peak))),
-            (Span(f"the last {figures.span(len(past))}, {step} s a column", Tone.FAINT),),
+            (Span(f"the last {strips.whole_span(len(past))}, {strips.whole_span(step)} a column", Tone.FAINT),),
         ],
         width,
         "   ",

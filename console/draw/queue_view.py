@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from console import figures
@@ -13,6 +13,8 @@ from console.screen import QueueView, ScreenView
 from console.spans import Align, Line, Span, column, parts, wrap
 from console.tones import Tone
 from console.views import ViewState
+from console.words import STATUS_WORDS
+from engine.protocol import Status
 
 _WIDE = 92
 _NARROW = 68
@@ -42,9 +44,9 @@ def _columns(width: int) -> _Columns:
 def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
     """A row and a reason for each request; only what is in sight is drawn."""
     if view.lanes is None or view.loading is not None:
-        return lanes.lanes(view, width, 1)
+        return replace(lanes.lanes(view, width, 1), title="queue")
     if not view.queue_total:
-        return Sheet("queue", body=((), *_nothing(view)))
+        return Sheet("queue", body=((), *_nothing(view, width)))
     entries = sorted(view.queue, key=lambda entry: -entry.since_s)
     opened = next((entry for entry in entries if entry.id == state.detail), None)
     if opened is not None:
@@ -70,26 +72,31 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
     return Sheet("queue", _summary(view, entries), DrawnAsShown(len(owners), line), head=head, rows=tuple(rows))
 
 
-def _nothing(view: ScreenView) -> tuple[Line, ...]:
-    busy = f"{view.lanes.busy} of {figures.plural(view.lanes.slots, 'slot')} busy" if view.lanes else ""
-    return (
-        (Span("○ nothing waits", Tone.TEXT),),
-        (Span(f"  {busy}; a request that comes now begins at once where its memory fits", Tone.DIM),),
-    )
+def _nothing(view: ScreenView, width: int) -> tuple[Line, ...]:
+    busy, slots = (view.lanes.busy, view.lanes.slots) if view.lanes else (0, 0)
+    now = "a request that comes now begins at once where its memory fits"
+    if view.header.status == STATUS_WORDS[Status.DRAINING]:
+        now = "the engine drains and takes no request"
+    elif view.link.stale:
+        now = "as far as the last snapshot says"
+    elif busy >= slots:
+        now = "a request that comes now waits for one of them"
+    sentence = wrap(f"{busy} of {figures.plural(slots, 'slot')} busy; {now}", max(10, width - 2))
+    return ((Span("○ nothing waits", Tone.TEXT),), *((Span(f"  {part}", Tone.DIM),) for part in sentence))
 
 
 def _summary(view: ScreenView, entries: list[QueueView]) -> Line:
     shown = str(view.queue_total)
     if len(entries) != view.queue_total:
         shown = f"{len(entries)} of {view.queue_total}"
-    return (Span(f"{shown} waiting", Tone.WAIT_STRONG), Span(f" · longest {entries[0].since}", Tone.DIM))
+    return (Span(f"{shown} waiting", Tone.WAIT), Span(f" · longest {entries[0].since}", Tone.DIM))
 
 
 def _states(view: ScreenView, width: int) -> tuple[Line, ...]:
     """How many wait for what."""
     counts = Counter(entry.word for entry in view.queue)
     words: list[Line] = [
-        (Span(f"{word.glyph} ", word.tone), Span(f"{count} ", Tone.STRONG), Span(_number(word.word, count), Tone.DIM))
+        (Span(f"{word.glyph} ", Tone.WAIT), Span(f"{count} ", Tone.STRONG), Span(_number(word.word, count), Tone.DIM))
         for word, count in counts.most_common()
     ]
     asked = sum(entry.prompt_tokens for entry in view.queue)
@@ -117,8 +124,8 @@ def _row(entry: QueueView, number: int, columns: _Columns) -> Line:
     line = [
         Span(column(str(number), 4, Align.RIGHT), Tone.DIM),
         Span(" "),
-        Span(column(entry.since, _AGE), Tone.WAIT),
-        Span(column(f"{entry.word.glyph} {entry.word.word}", _STATE - 1), entry.word.tone),
+        Span(column(entry.since, _AGE), Tone.TEXT),
+        Span(column(f"{entry.word.glyph} {entry.word.word}", _STATE - 1), Tone.WAIT),
         Span(" "),
         Span(column(entry.client, columns.client - 1), Tone.STRONG),
         Span(" "),

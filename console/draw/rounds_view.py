@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from console import figures
 from console.bars import FILL, TRACK
 from console.draw import lanes
@@ -20,7 +22,7 @@ _LOWEST, _TALLEST = 4, 12
 def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
     """A histogram of the rounds by size, their figures, the total over one stream, and drafts by depth."""
     if view.lanes is None or view.loading is not None or view.rounds is None:
-        return lanes.lanes(view, width, 1)
+        return replace(lanes.lanes(view, width, 1), title="rounds")
     shown = view.rounds
     if not shown.sizes:
         return Sheet("rounds", body=((), (Span("○ no round was measured yet", Tone.DIM),)))

@@ -63,9 +63,10 @@ def spent(phases: Sequence[Phase], width: int, step: int, words: bool = False) -
         name = f"{sign.glyph} {sign.word} " if words else f"{sign.glyph} "
         if phase is Phase.UNSEEN:
             name = f"{sign.word} "
-        entries.append((Span(name, sign.tone), Span(_whole(seconds))))
-    return parts([*entries, (Span(f"{_whole(step)} a cell", Tone.FAINT),)], width)
+        entries.append((Span(name, sign.tone), Span(whole_span(seconds))))
+    return parts([*entries, (Span(f"{whole_span(step)} a cell", Tone.FAINT),)], width)
 
 
-def _whole(seconds: int) -> str:
+def whole_span(seconds: int) -> str:
+    """A duration counted in whole seconds: `7 s`, `1 m 05 s`."""
     return f"{seconds} s" if seconds < 60 else figures.span(seconds)

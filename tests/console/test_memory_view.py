@@ -105,6 +105,13 @@ def test_committed_bytes_are_drawn_over_time() -> None:
     assert text(chart((0.0, 1.0, 4.0), 4, 2, Tone.KV)) == "   █\n▁▁▄█"
 
 
+def test_while_the_engine_loads_the_bar_is_there_and_the_floors_are_not() -> None:
+    shown = page(seen("loading", 5))
+    assert "in use" in shown
+    assert "Loading  reading weights" in shown
+    assert "△" not in shown
+
+
 def test_a_pool_that_is_off_says_so() -> None:
     body = fake_health.busy(5.0)
     shown = page(still(replace(body, kv_pool=replace(body.kv_pool, enabled=False))))

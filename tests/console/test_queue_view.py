@@ -62,7 +62,10 @@ def test_only_rows_in_sight_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_filter_that_matches_nobody_and_an_empty_queue_say_so() -> None:
     none = queue_view.sheet(seen("waiting", 2, "nobody"), ViewState(filter="nobody"), 76, 19)
     assert "none of 2 matches the filter" in text(list(none.body))
-    assert "nothing waits" in text(list(queue_view.sheet(seen("idle", 2), ViewState(), 76, 19).body))
+    for scene, then in (("idle", "begins at once"), ("draining", "takes no request")):
+        page = text(list(queue_view.sheet(seen(scene, 2), ViewState(), 76, 19).body))
+        assert "nothing waits" in page
+        assert then in page
     one = queue_view.sheet(seen("waiting", 2, "webui"), ViewState(filter="webui"), 76, 19)
     assert "1 of 2 waiting" in text([one.summary])
 
