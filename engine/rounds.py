@@ -101,6 +101,8 @@ class Rounds:
         last = end == choice.prompt_len
         if not self._commit(choice, end):
             return
+        if not last:
+            self._state.pool.ahead(slot.id, chunk_end(end, choice.prompt_len, self._state.chunk))
         share = SlotRows(slot.id, start, choice.path[start:end], logits=(end - start - 1,) if last else ())
         try:
             logits = self._state.model.runner.forward(pack((share,)))

@@ -67,6 +67,7 @@ class CudaDriver:
         _check(self._driver.cuMemRelease(handle))
 
     def map(self, address: int, handle: int) -> None:
+        self._enter()
         _check(self._driver.cuMemMap(address, self.page_bytes, 0, handle, 0))
 
     def allow(self, address: int, length: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -30,6 +31,9 @@ class PlainRange:
 
     def give_back(self, offset: int, length: int) -> None:
         """Nothing goes back before the whole range does."""
+
+    def commit_ahead(self, spans: Sequence[tuple[int, int]], helper: ThreadPoolExecutor) -> None:
+        """Nothing to do: it is backed."""
 
     def collect(self) -> int:
         return 0

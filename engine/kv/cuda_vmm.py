@@ -180,12 +180,13 @@ class CudaRange:
             self._driver.zero(self.address + first * self._page, count * self._page)
         self._back([page for page in pages if page not in self._handles])
 
-    def commit_ahead(self, offset: int, length: int, helper: ThreadPoolExecutor) -> None:
-        """Let `helper`, one thread, back pages of the span that nothing backs yet. A failure surfaces in the `commit`
-        that needs the page, or never."""
-        for page in self._span(offset, length):
-            if page not in self._handles and page not in self._ahead:
-                self._ahead[page] = helper.submit(self._back, [page])
+    def commit_ahead(self, spans: Sequence[tuple[int, int]], helper: ThreadPoolExecutor) -> None:
+        """Let `helper`, one thread, back pages of the spans (offset, length), ascending, that nothing backs yet. A
+        failure surfaces in the `commit` that needs one of them, or never."""
+        wanted = [page for offset, length in spans for page in self._span(offset, length)]
+        pages = [page for page in wanted if page not in self._handles and page not in self._ahead]
+        if pages:
+            self._ahead.update(dict.fromkeys(pages, helper.submit(self._back, pages)))
 
     def give_back(self, offset: int, length: int) -> None:
         """Return the span's pages once everything enqueued so far has ended; it stays reserved."""
@@ -193,8 +194,8 @@ class CudaRange:
         self.collect()
         for page in pages:
             future = self._ahead.pop(page, None)
-            if future is not None and not future.cancel():
-                future.exception()
+            if future is not None:
+                future.exception()  # never cancelled: it backs pages of other spans, too
         with self._lock:
             going = tuple(p for p in pages if p in self._handles and p not in self._returning)
             self._returning.update(going)
@@ -213,7 +214,7 @@ class CudaRange:
         if not self._open:
             return
         self._open = False
-        for future in self._ahead.values():
+        for future in set(self._ahead.values()):
             if not future.cancel():
                 future.exception()
         self._ahead.clear()
@@ -291,4 +292,4 @@ def device_ranges(stock: PageStock) -> RangeBacking:
         return [r.committed_bytes if isinstance(r, CudaRange) else 0 for r in ranges]
 
     page = stock.page_bytes
-    return RangeBacking(BACKEND, page, page, lambda length: CudaRange(length, stock), held)
+    return RangeBacking(BACKEND, page, page, lambda length: CudaRange(length, stock), held, ahead=True)

@@ -18,6 +18,7 @@ import mmap
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -79,6 +80,9 @@ class HostRange:
             _check(_libc().madvise(self.address + offset, length, _MADV_DONTNEED), "madvise(DONTNEED)", length)
         else:
             _map(self.address + offset, length, fixed=True)
+
+    def commit_ahead(self, spans: Sequence[tuple[int, int]], helper: ThreadPoolExecutor) -> None:
+        """Nothing is worth a helper: taking a page is quick here."""
 
     def collect(self) -> int:
         """Pages of the host leave at once."""

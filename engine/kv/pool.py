@@ -6,9 +6,14 @@ calls the pool.
 
     pool = KvPool(layout, windows, margin_rows=256, backing=KvBacking.POOLED)
     pool.guard = HardFloor(probe, hard_floor, ladder)      # asked before pages are taken
-    ledger.credit(slot, pool.commit(slot, rows))           # before each pass: rows [0, rows + margin) are backed
+    ledger.credit(slot, pool.commit(slot, rows))           # before each pass: rows [0, rows) are backed, a margin too
+    pool.ahead(slot, rows)                                 # what a later pass will need, where a helper takes pages
     pool.release(slot, kept_rows)                          # after a request: whole pages past the rows kept go back
     pool.stats(), pool.check_integrity()
+
+Where taking a page is slow (a card's), a helper thread takes the margin while rounds run: the engine thread hands it
+the span, books it, and waits for it only in a commit that needs its rows. `pages` then counts what was asked for,
+`ready` what is known to be there.
 
 `committed` counts pages that this pool asked for. Between rounds it equals the memory behind the ranges exactly
 (`check_integrity(deep=True)` compares it with the kernel's count).
@@ -17,6 +22,7 @@ calls the pool.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from engine import protocol
@@ -63,14 +69,17 @@ HOST = RangeBacking(BACKEND, PAGE_BYTES, SYSTEM_PAGE_BYTES, HostRange, _held_on_
 
 @dataclass(slots=True)
 class _Slot:
-    """One slot's range and page map: `pages[t]` pages of tensor `t` are backed, from its start."""
+    """One slot's range and page map: `pages[t]` pages of tensor `t` are backed, or being backed by the helper, from its
+    start; `ready[t]` of them are there, enough for `ready_rows` rows."""
 
     range: KvRange
     window: int
     offsets: tuple[int, ...]
     limits: tuple[int, ...]
     pages: list[int]
+    ready: list[int]
     rows: int = 0
+    ready_rows: int = 0
     committed: int = 0
 
 
@@ -115,6 +124,11 @@ class KvPool:
         self._by_kind = dict.fromkeys(("engine", "drafter", *self._kinds), 0)
         self._committed = self._peak = self._commits = self._releases = self._refused = 0
         self._slots: list[_Slot] = []
+        self._helper = (
+            ThreadPoolExecutor(1, thread_name_prefix="tandem-pages")
+            if ranges.ahead and backing is KvBacking.POOLED
+            else None
+        )
         try:
             for window in windows:
                 self._slots.append(self._reserve(window))
@@ -132,7 +146,7 @@ class KvPool:
         for limit in limits:
             offsets.append(end)
             end += limit * self._page
-        return _Slot(self._ranges.reserve(end), window, tuple(offsets), limits, [0] * len(limits))
+        return _Slot(self._ranges.reserve(end), window, tuple(offsets), limits, [0] * len(limits), [0] * len(limits))
 
     def base(self, slot: int, tensor: int) -> int:
         """Address of row 0 of the slot's `tensor` (index into the layout)."""
@@ -165,28 +179,81 @@ class KvPool:
     def commit(self, slot: int, rows: int) -> int:
         """Back rows [0, rows + margin) of the slot, capped at its window; return the bytes newly taken.
 
-        One comparison where they are backed already. New pages are zero. Raises CommitRefused where the guard or the
-        system has no memory, with what the slot held before left as it was; ValueError for more rows than the window.
+        One comparison where they are backed already. New pages are zero. With a helper, [0, rows) are backed on return
+        and the margin may be on its way; its bytes count as taken by the commit that first needs them. Raises
+        CommitRefused where the guard or the system has no memory, with what the slot held before left as it was;
+        ValueError for more rows than the window.
         """
         entry = self._slots[slot]
         target = min(rows + self._margin, entry.window)
-        if target <= entry.rows and rows <= entry.window:
+        if target <= entry.rows and rows <= entry.ready_rows:
             return 0
         if rows > entry.window:
             raise ValueError(f"slot {slot} has a window of {entry.window} rows, {rows} were to be committed")
+        settled = self._settle(entry) if rows > entry.ready_rows else 0
+        if target <= entry.rows:
+            return settled
+        if self._helper is not None and rows <= entry.ready_rows:
+            self.ahead(slot, rows)
+            return settled
         if self.guard is not None:
             need = self.pages_to_commit(slot, rows)
             shortfall = self.guard.make_room(need)
             if shortfall is not None:
                 self._refused += 1
                 raise CommitRefused(slot, rows, need, shortfall)
-        return self._take(slot, target)
+        return settled + self._take(slot, target)
+
+    def ahead(self, slot: int, rows: int) -> None:
+        """Let the helper back rows [0, rows + margin), capped at the window. Does nothing where there is no helper, or
+        the guard has no room: a commit that needs the rows then says so."""
+        entry = self._slots[slot]
+        target = min(rows + self._margin, entry.window)
+        if self._helper is None or target <= entry.rows:
+            return
+        wanted = self._wanted(entry, target)
+        taken = self._page * (sum(wanted) - sum(entry.pages))
+        if self.guard is not None and self.guard.make_room(taken) is not None:
+            return
+        entry.range.commit_ahead(
+            [
+                (offset + have * self._page, (want - have) * self._page)
+                for offset, have, want in zip(entry.offsets, entry.pages, wanted, strict=True)
+                if want > have
+            ],
+            self._helper,
+        )
+        self._rebook(entry, wanted)
+        self._commits += 1
+        self._peak = max(self._peak, self._committed)
+
+    def _settle(self, entry: _Slot) -> int:
+        """Wait for what the helper was handed for the slot; return its bytes. Where it could not be had it is given up:
+        the caller asks for what it needs."""
+        had = sum(entry.ready)
+        try:
+            for offset, have, want in zip(entry.offsets, entry.ready, entry.pages, strict=True):
+                if want > have:
+                    entry.range.commit(offset + have * self._page, (want - have) * self._page)
+        except MemoryError:
+            for offset, have, want in zip(entry.offsets, entry.ready, entry.pages, strict=True):
+                if want > have:
+                    entry.range.give_back(offset + have * self._page, (want - have) * self._page)
+            self._rebook(entry, list(entry.ready))
+        self._make_ready(entry, entry.pages)
+        return self._page * (sum(entry.ready) - had)
+
+    def _make_ready(self, entry: _Slot, pages: list[int]) -> None:
+        entry.ready = list(pages)
+        entry.ready_rows = self._backed_rows(entry, entry.ready)
+
+    def _wanted(self, entry: _Slot, target: int) -> list[int]:
+        rows = zip(self._row_bytes, entry.pages, strict=True)
+        return [max(_pages(target * row, self._page), have) for row, have in rows]
 
     def _take(self, slot: int, target: int) -> int:
         entry = self._slots[slot]
-        wanted = [
-            max(_pages(target * r, self._page), have) for r, have in zip(self._row_bytes, entry.pages, strict=True)
-        ]
+        wanted = self._wanted(entry, target)
         taken = self._page * (sum(wanted) - sum(entry.pages))
         try:
             for offset, have, want in zip(entry.offsets, entry.pages, wanted, strict=True):
@@ -199,6 +266,7 @@ class KvPool:
             self._refused += 1
             raise CommitRefused(slot, target, taken, None) from error
         self._rebook(entry, wanted)
+        self._make_ready(entry, wanted)
         self._commits += 1
         self._peak = max(self._peak, self._committed)
         return taken
@@ -223,6 +291,7 @@ class KvPool:
             if keep < have:
                 entry.range.give_back(offset + keep * self._page, (have - keep) * self._page)
         self._rebook(entry, kept)
+        self._make_ready(entry, [min(ready, keep) for ready, keep in zip(entry.ready, kept, strict=True)])
         self._releases += 1
         return freed
 
@@ -237,10 +306,10 @@ class KvPool:
             entry.committed += change
             self._committed += change
         entry.pages = pages
-        entry.rows = self._backed_rows(entry)
+        entry.rows = self._backed_rows(entry, pages)
 
-    def _backed_rows(self, entry: _Slot) -> int:
-        backed = min(have * self._page // row for row, have in zip(self._row_bytes, entry.pages, strict=True))
+    def _backed_rows(self, entry: _Slot, pages: list[int]) -> int:
+        backed = min(have * self._page // row for row, have in zip(self._row_bytes, pages, strict=True))
         return min(backed, entry.window)
 
     def stats(self) -> protocol.KvPool:
@@ -270,17 +339,23 @@ class KvPool:
                     raise IntegrityError(f"slot {slot} tensor {tensor}: {have} pages backed of {limit}")
                 by_kind[self._kinds[tensor]] += have * self._page
             _same(f"slot {slot} committed bytes", entry.committed, sum(entry.pages) * self._page)
-            _same(f"slot {slot} committed rows", entry.rows, self._backed_rows(entry))
+            _same(f"slot {slot} committed rows", entry.rows, self._backed_rows(entry, entry.pages))
+            if any(ready > have for ready, have in zip(entry.ready, entry.pages, strict=True)):
+                raise IntegrityError(f"slot {slot}: {entry.ready} pages are ready of {entry.pages}")
         for kind, counted in by_kind.items():
             _same(f"kind {kind} committed bytes", self._by_kind[kind], counted)
         _same("committed bytes", self._committed, sum(by_kind.values()))
         if deep:
+            for entry in self._slots:
+                self._settle(entry)
             held = self._ranges.held([entry.range for entry in self._slots])
             for slot, entry in enumerate(self._slots):
                 _same(f"slot {slot} resident bytes", entry.committed, held[slot])
 
     def close(self) -> None:
         """Return all memory and addresses. Nothing may read the KV afterwards."""
+        if self._helper is not None:
+            self._helper.shutdown()
         for entry in self._slots:
             entry.range.close()
         self._slots = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,11 @@ class KvRange(Protocol):
         """Return the pages of the span, once nothing enqueued may still read them; it stays reserved."""
         ...
 
+    def commit_ahead(self, spans: Sequence[tuple[int, int]], helper: ThreadPoolExecutor) -> None:
+        """Let `helper`, one thread, back spans (offset, length) that nothing backs. A failure surfaces in the `commit`
+        that needs one of their pages, or never."""
+        ...
+
     def collect(self) -> int:
         """Return pages given back earlier whose last readers have ended by now; the bytes freed."""
         ...
@@ -37,7 +43,8 @@ class KvRange(Protocol):
 @dataclass(frozen=True, slots=True)
 class RangeBacking:
     """A kind of memory that KV ranges are made of. `name` is shown in `/health`; the pool's pages are `page_bytes` by
-    default and always a multiple of `granule_bytes`. `held` counts the bytes behind each of some ranges, from the
+    default and always a multiple of `granule_bytes`; `ahead` is whether taking one is slow enough that a helper thread
+    should take it before it is needed. `held` counts the bytes behind each of some ranges, from the
     system's or the driver's own books."""
 
     name: str
@@ -45,3 +52,4 @@ class RangeBacking:
     granule_bytes: int
     reserve: Callable[[int], KvRange]
     held: Callable[[Sequence[KvRange]], list[int]]
+    ahead: bool = False

@@ -73,7 +73,7 @@ def vmm(shapes: list[str]) -> bool:
     with torch.cuda.graph(graph):
         total.copy_(late.float().sum())
     with ThreadPoolExecutor(1) as helper:
-        block.commit_ahead(200 * page, page, helper)
+        block.commit_ahead([(200 * page, page)], helper)
         block.commit(200 * page, page)
     late.fill_(1.0)
     graph.replay()

@@ -87,7 +87,7 @@ def test_a_commit_waits_for_the_helper_and_takes_its_page() -> None:
     block = CudaRange(4 * PAGE, PageStock(driver))
     driver.gate = threading.Event()
     with ThreadPoolExecutor(1) as helper:
-        block.commit_ahead(0, 2 * PAGE, helper)
+        block.commit_ahead([(0, 2 * PAGE)], helper)
         threading.Timer(0.05, driver.gate.set).start()
         block.commit(0, 2 * PAGE)
     assert block.committed_bytes == 2 * PAGE
@@ -98,7 +98,7 @@ def test_the_helpers_failure_surfaces_where_the_page_is_needed() -> None:
     driver = FakeDriver(pages=1)
     block = CudaRange(4 * PAGE, PageStock(driver))
     with ThreadPoolExecutor(1) as helper:
-        block.commit_ahead(0, 2 * PAGE, helper)
+        block.commit_ahead([(0, 2 * PAGE)], helper)
         with pytest.raises(OutOfDeviceMemoryError):
             block.commit(0, 2 * PAGE)
         block.give_back(0, 2 * PAGE)
@@ -132,7 +132,7 @@ def test_random_histories_keep_the_books() -> None:
                 case 2:
                     block.give_back(first * PAGE, count * PAGE)
                 case 3:
-                    block.commit_ahead(first * PAGE, count * PAGE, helper)
+                    block.commit_ahead([(first * PAGE, count * PAGE)], helper)
                 case 4:
                     driver.done = rng.randint(driver.done, driver.events)
                     block.collect()
