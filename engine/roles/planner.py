@@ -18,7 +18,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from engine.memory.sizes import size
-from engine.protocol import Health, PlanDecision, PlanMemory, PlanReport, Role, RoleState
+from engine.protocol import Health, Role, RoleState
+from engine.reports import PlanDecision, PlanMemory, PlanReport
 from engine.roles.residency import Residency, RoleClaim
 
 NOT_BUILT = "roles do not run yet"

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from engine.protocol import BenchReport, encode
+from engine.protocol import encode
+from engine.reports import BenchReport
 from tandem import output
 from tandem.bench.levels import Plan, run_plan
 from tandem.bench.load import read_prompts

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from engine.protocol import Health, Parallel, Proof
+from engine.protocol import Health, Parallel
+from engine.reports import Proof
 from tandem.wire import Address, health
 
 SAMPLE_S = 0.1

@@ -14,16 +14,8 @@ import msgspec
 from engine.http.errors import ErrorBody
 from engine.http.pages import StatusPage
 from engine.ledger.usage import UsageReport
-from engine.protocol import (
-    ActionReply,
-    BenchReport,
-    Health,
-    LedgerRow,
-    LogPage,
-    PlanReport,
-    RequestsPage,
-    SlotView,
-)
+from engine.protocol import ActionReply, Health, LedgerRow, LogPage, RequestsPage, SlotView
+from engine.reports import BenchReport, PlanReport
 
 FOLDER = Path(__file__).parents[2] / "docs" / "contract"
 
