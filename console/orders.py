@@ -46,15 +46,15 @@ def _cancel_running(lane: LaneView) -> str:
     else:
         far = f"{figures.count(lane.done)} of at most {figures.plural(lane.limit, 'token')} are written"
     return (
-        f"Ends the request of {lane.client} in slot {lane.slot}: {far}. Its client keeps what it got and is told "
-        "“cancelled”; the slot is free for the next one."
+        f"Ends the request of {lane.client} in slot {lane.slot}: {far}. Its client gets the error “cancelled”, after "
+        "what was streamed to it so far; the slot is free for the next one."
     )
 
 
 def _cancel_waiting(entry: QueueView) -> str:
     return (
-        f"Takes the request of {entry.client} out of the queue, where it has waited for {entry.since}. Its client is "
-        "told “cancelled”."
+        f"Takes the request of {entry.client} out of the queue, where it has waited for {entry.since}. Its client "
+        "gets the error “cancelled”."
     )
 
 

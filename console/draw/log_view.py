@@ -19,6 +19,7 @@ from engine.protocol import LogLine
 
 # The time, a glyph and the level's word stand left of the text.
 _MARGIN = 17
+_FOOT = notes.keys(("enter", "its request"), ("/", "filter"), ("end", "follow"))
 _TEXT_TONES = {"warning": Tone.WAIT, "error": Tone.BAD, "critical": Tone.BAD_STRONG, "debug": Tone.DIM}
 
 
@@ -44,7 +45,7 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
 
     body = DrawnAsShown(layout.length, draw) if layout.lines else _nothing(fed, state, width)
     head = notes.trouble(fed.trouble, width) if layout.lines else ()
-    return Sheet("log", _summary(state, layout, len(fed.lines)), body, head=head, rows=layout.rows, tail=True)
+    return Sheet("log", _summary(state, layout, len(fed.lines)), body, _FOOT, head=head, rows=layout.rows, tail=True)
 
 
 @lru_cache(maxsize=4)

@@ -107,14 +107,16 @@ _FOOT_LIVE = notes.keys(("x", "cancel"), ("L", "its log lines"), ("esc", "back")
 
 def _running(lane: LaneView, width: int) -> Sheet:
     timing: list[Fact] = [
-        ("age", lane.age),
+        ("queue", figures.span(lane.queue_s)),
         ("first token", figures.span(lane.ttft_s)),
-        ("left to read", figures.span(lane.left_s)),
+        ("so far", lane.age),
+        ("worst pause", figures.span(lane.worst_gap_s)),
     ]
     counts: list[Fact] = [
         ("prompt", f"{figures.count(lane.read_done)} of {figures.plural(lane.read_total, 'token')} read"),
-        ("cached", lane.cached),
+        ("cached", f"{figures.plural(lane.cached_tokens, 'token')}, {lane.cached}"),
         ("written", f"{figures.plural(lane.done, 'token')} of at most {figures.count(lane.limit)}"),
+        ("slot", f"{lane.slot}, {lane.kind}"),
     ]
     body = [
         *_sentence(lane.word, lane.text if not lane.reason else f"{lane.text}: {lane.reason}", width),
@@ -122,7 +124,6 @@ def _running(lane: LaneView, width: int) -> Sheet:
         *_facts(timing, counts, width),
         (),
         *_fact_lines(("client", lane.client), width),
-        *_fact_lines(("slot", f"{lane.slot}, {lane.kind}"), width),
     ]
     return Sheet(f"request {lane.request}", (Span(lane.word.word, lane.word.tone),), tuple(body), _FOOT_LIVE)
 

@@ -116,9 +116,9 @@ def _running(lane: LaneView) -> Entry:
         prompt=figures.brief(lane.prompt),
         cached=lane.cached.replace(" ", ""),
         answer=figures.brief(lane.done) if lane.done else figures.NONE,
-        queue="",
+        queue=figures.short_span(lane.queue_s),
         first=figures.short_span(lane.ttft_s),
-        rate="",
+        rate=figures.rate(lane.tok_s),
         word=lane.word,
         sentence=sentence,
     )

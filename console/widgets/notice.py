@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.style import Style
 from rich.text import Text
 from textual.timer import Timer
 from textual.widgets import Static
@@ -36,8 +37,9 @@ class NoticeBar(Static):
     def say(self, text: str, *, good: bool) -> None:
         """Show the remark; what is not good begins with a cross."""
         glyph, tone = ("●", Tone.GOOD_STRONG) if good else ("✖", Tone.BAD_STRONG)
-        styles = self._look.styles
-        self.update(Text.assemble((f"{glyph} ", styles[tone]), text))
+        style = self._look.styles[tone]
+        # On the bar's own ground, not on the board's.
+        self.update(Text.assemble((f"{glyph} ", Style(color=style.color, bold=style.bold)), text))
         self.display = True
         if self._until is not None:
             self._until.stop()
