@@ -26,6 +26,8 @@ def settled(before: Sheet | None, after: Sheet, state: ViewState, height: int) -
         row = after.rows[min(_index(before, state.cursor), len(after.rows) - 1)]
     if row is None:
         return replace(state, cursor=None, offset=offset)
+    if after.tail and row is after.rows[-1]:
+        return replace(state, cursor=None, offset=limit)
     was = before.row(state.cursor) if before is not None else None
     if was is not None and was.first >= state.offset:
         # What comes or goes above must not move the row under a person's eyes.

@@ -54,7 +54,7 @@ FINISH_WORDS = {
     Finish.ABANDONED: Word("○", "left", Tone.IDLE),
     Finish.CANCELLED: Word("‖", "cancelled", Tone.WAIT),
     Finish.REFUSED: Word("✖", "refused", Tone.BAD),
-    Finish.ERROR: Word("✖", "failed", Tone.BAD_STRONG),
+    Finish.ERROR: Word("✖", "failed", Tone.BAD),
     Finish.TIMEOUT: Word("◔", "timed out", Tone.WAIT),
 }
 LEVEL_WORDS = {

@@ -16,6 +16,8 @@ from engine.protocol import LedgerRow
 
 _LABEL = 13
 _TWO_COLUMNS = 76
+# Wider, the two columns of figures would lie too far apart to be read together.
+_WIDEST = 120
 _ROUTES = {
     "home": "home: the slot that holds its conversation",
     "empty": "empty: a slot that kept nothing",
@@ -185,10 +187,8 @@ def _facts(left: list[Fact], right: list[Fact], width: int) -> list[Line]:
     """Two lists side by side where there is room, else one under the other."""
     if width < _TWO_COLUMNS:
         return [line for fact in [*left, *right] for line in _fact_lines(fact, width)]
-    half = width // 2
-    return [
-        (*_fact(one, half - 2), Span("  "), *_fact(other, width - half)) for one, other in zip(left, right, strict=True)
-    ]
+    half = min(width, _WIDEST) // 2
+    return [(*_fact(one, half - 2), Span("  "), *_fact(other, half)) for one, other in zip(left, right, strict=True)]
 
 
 def _fact(fact: Fact, width: int) -> Line:

@@ -214,7 +214,7 @@ def _summary(fed: RequestsFed, state: ViewState, live: int) -> Line:
     if state.filter.strip():
         line += [Span(f"only “{literal(state.filter.strip())}”", Tone.WAIT), Span(" · ", Tone.DIM)]
     line.append(Span(f"{live} now", Tone.DIM))
-    if fed.total is not None:
+    if fed.total is not None and fed.trouble is None:
         line.append(Span(f" · {figures.count(fed.total)} in the ledger", Tone.DIM))
         # The rest comes as one scrolls.
         if len(fed.rows) < fed.total:

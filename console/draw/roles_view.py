@@ -37,6 +37,7 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         block = _role(role, view, width)
         rows.append(RowAt(role.id, len(body), len(block)))
         body += [*block, ()]
+    body = body[:-1]
     if not shown:
         body = [(Span(f"○ none of {figures.plural(len(view.roles), 'role')} matches the filter", Tone.DIM),)]
     loaded = sum(role.word.word == "loaded" for role in view.roles)

@@ -63,6 +63,15 @@ class Stage:
         self.app.post_message(SnapshotMissed(reason))
         await self.pilot.pause()
 
+    async def until(self, words: str) -> str:
+        """The screen's text once it says the words: what a view fetches comes when it comes."""
+        for _ in range(300):
+            text = self.text()
+            if words in text:
+                return text
+            await self.pilot.pause(0.01)
+        raise AssertionError(f"{words!r} never showed:\n{self.text()}")
+
     def text(self) -> str:
         """What the screen says, row by row."""
         width, height = self.app.size

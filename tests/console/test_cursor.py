@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from console.cursor import at_line, moved, settled
+from dataclasses import replace
+
+from console.cursor import at_line, moved, paged, settled
 from console.draw.frame import RowAt, Sheet
 from console.spans import Span
 from console.views import ViewState
@@ -54,3 +56,38 @@ def test_a_line_belongs_to_the_row_that_covers_it() -> None:
     rows = sheet(*"abcd", lines=2)
     assert at_line(rows, ViewState(offset=1), 2).cursor == "b"
     assert at_line(rows, ViewState(cursor="a"), 40).cursor == "a"
+
+
+def tail(*names: str) -> Sheet:
+    return replace(sheet(*names), tail=True)
+
+
+def test_a_tail_shows_its_end_until_a_row_is_chosen() -> None:
+    assert settled(None, tail(*"abcdefg"), ViewState(), HEIGHT) == ViewState(offset=2)
+    state = moved(tail(*"abcdefg"), ViewState(offset=2), -1, HEIGHT)
+    assert state == ViewState(cursor="f", offset=2)
+    assert settled(tail(*"abcdefg"), tail(*"abcdefghij"), state, HEIGHT) == state
+
+
+def test_a_tail_follows_again_from_its_last_row() -> None:
+    rows = tail(*"abcdefg")
+    assert moved(rows, ViewState(cursor="f", offset=0), 1, HEIGHT) == ViewState(offset=2)
+    assert moved(rows, ViewState(cursor="a"), 99, HEIGHT) == ViewState(offset=2)
+    assert settled(rows, tail(*"abf"), ViewState(cursor="f"), HEIGHT) == ViewState()
+
+
+def test_a_page_skips_no_line() -> None:
+    rows = sheet(*"abcdefgh", lines=2)
+    state = paged(rows, ViewState(cursor="a"), 1, HEIGHT)
+    assert (state.cursor, state.offset) == ("c", 1)
+    assert paged(rows, state, -1, HEIGHT).cursor == "a"
+    tall = sheet(*"abc", lines=9)
+    assert paged(tall, ViewState(cursor="a"), 1, HEIGHT).cursor == "b"
+    assert paged(tall, ViewState(cursor="b", offset=9), -1, HEIGHT).cursor == "a"
+    plain = Sheet("text", body=tuple((Span(str(line)),) for line in range(12)))
+    assert paged(plain, ViewState(), 1, HEIGHT) == ViewState(offset=4)
+
+
+def test_an_opened_row_waits_behind_its_detail() -> None:
+    state = ViewState(cursor="b", detail="b")
+    assert settled(sheet(*"abc"), Sheet("detail"), state, HEIGHT) == state

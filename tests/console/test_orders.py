@@ -39,16 +39,6 @@ def on_stage(
     asyncio.run(run())
 
 
-async def until(stage: Stage, words: str) -> str:
-    """The screen's text once it says the words."""
-    for _ in range(200):
-        text = stage.text()
-        if words in text:
-            return text
-        await stage.pilot.pause(0.01)
-    raise AssertionError(f"{words!r} never showed:\n{stage.text()}")
-
-
 def flat(stage: Stage) -> str:
     """What a box in the middle says, as one line."""
     rows = [line.split("│") for line in stage.text().splitlines()]
@@ -65,7 +55,7 @@ def test_the_ledger_is_asked_while_its_view_is_open_and_not_otherwise() -> None:
         await stage.play(fake_health.busy, [5.0])
         assert stage.desk.asked == []
         await stage.pilot.press("6")
-        text = await until(stage, "240 in the ledger")
+        text = await stage.until("240 in the ledger")
         assert "wrote 123 tokens at 30.5 tok/s and came to its end" in text
         assert "▶ Writing" in text
         await stage.pilot.press("1")
@@ -87,7 +77,7 @@ def test_it_is_asked_again_when_a_request_ended() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
         await stage.pilot.press("6")
-        await until(stage, "240 in the ledger")
+        await stage.until("240 in the ledger")
         await stage.pilot.pause(0.12)
         count = len(stage.desk.asked)
         await stage.pilot.pause(0.12)
@@ -95,7 +85,7 @@ def test_it_is_asked_again_when_a_request_ended() -> None:
         newest = replace(stage.desk.admin.rows[-1], id="req-new", client="newcomer")
         stage.desk.admin.rows.append(newest)
         await stage.play(lambda t: busier(t, 1), [6.0])
-        await until(stage, "newcomer")
+        await stage.until("newcomer")
 
     on_stage(act)
 
@@ -104,14 +94,14 @@ def test_scrolling_to_the_end_brings_older_rows() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.idle, [5.0])
         await stage.pilot.press("6")
-        await until(stage, "240 in the ledger, 50 here")
+        await stage.until("240 in the ledger, 50 here")
         await stage.pilot.press("end")
-        await until(stage, "240 in the ledger, 100 here")
+        await stage.until("240 in the ledger, 100 here")
         for _ in range(4):
             await stage.pilot.press("end")
             await stage.pilot.pause(0.03)
         await stage.pilot.press("end")
-        text = await until(stage, "▲ ")
+        text = await stage.until("▲ ")
         assert " here" not in text.splitlines()[2]
         before = [path for path in stage.desk.asked if "before=" in path]
         assert len(before) == len(set(before)) == 4
@@ -123,14 +113,14 @@ def test_the_search_is_the_engines() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
         await stage.pilot.press("6", "slash", *"logits")
-        text = await until(stage, "18 in the ledger")
+        text = await stage.until("18 in the ledger")
         assert "only “logits”" in text
         assert "wrote" not in text
         assert any("q=logits" in path for path in stage.desk.asked)
         await stage.pilot.press("escape")
-        await until(stage, "240 in the ledger")
+        await stage.until("240 in the ledger")
         await stage.pilot.press("slash", *"nothing like it", "enter")
-        await until(stage, "no request matches “nothing like it”")
+        await stage.until("no request matches “nothing like it”")
 
     on_stage(act)
 
@@ -139,7 +129,7 @@ def test_enter_opens_a_request_and_escape_goes_back_to_its_row() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.idle, [5.0])
         await stage.pilot.press("6")
-        await until(stage, "240 in the ledger")
+        await stage.until("240 in the ledger")
         await stage.pilot.press("down", "down")
         row = mark(stage)
         await stage.pilot.press("enter")
@@ -163,13 +153,13 @@ def test_a_running_request_is_opened_and_becomes_its_row_when_it_ends() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
         await stage.pilot.press("6")
-        await until(stage, "240 in the ledger")
+        await stage.until("240 in the ledger")
         await stage.pilot.press("down", "enter")
         assert "Writing," in stage.text()
         assert not any("/admin/requests/req-7f3a" in path for path in stage.desk.asked)
         stage.desk.admin.rows.append(replace(stage.desk.admin.rows[-1], id="req-7f3a"))
         await stage.play(fake_health.idle, [6.0])
-        await until(stage, "wrote 123 tokens at 30.5 tok/s and came to its end")
+        await stage.until("wrote 123 tokens at 30.5 tok/s and came to its end")
         assert "request req-7f3a" in stage.text()
 
     on_stage(act)
@@ -179,15 +169,15 @@ def test_an_engine_without_a_ledger_says_so_and_the_rest_goes_on() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
         await stage.pilot.press("6")
-        text = await until(stage, "✖ this engine has no ledger")
+        text = await stage.until("✖ this engine has no ledger")
         assert "▶ Writing" in text
         assert "● ok" in text
         await stage.pilot.press("8")
-        await until(stage, "✖ this engine has no ledger")
+        await stage.until("✖ this engine has no ledger")
         stage.desk.lacks = None
-        await until(stage, "following")
+        await stage.until("following")
         await stage.pilot.press("6")
-        await until(stage, "240 in the ledger")
+        await stage.until("240 in the ledger")
         assert "✖ this engine" not in stage.text()
 
     on_stage(act, source=SilentSource(lacks="this engine has no ledger"))
@@ -197,7 +187,7 @@ def test_cancel_asks_first_says_what_happens_and_shows_the_answer() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
         await stage.pilot.press("6")
-        await until(stage, "240 in the ledger")
+        await stage.until("240 in the ledger")
         await stage.pilot.press("down", "down", "x")
         assert isinstance(stage.app.screen, ConfirmScreen)
         text = stage.text()
@@ -208,7 +198,7 @@ def test_cancel_asks_first_says_what_happens_and_shows_the_answer() -> None:
         assert not isinstance(stage.app.screen, ConfirmScreen)
         assert stage.desk.admin.acted == []
         await stage.pilot.press("x", "escape", "x", "y")
-        await until(stage, "● req-7f5f is cancelled")
+        await stage.until("● req-7f5f is cancelled")
         assert stage.desk.admin.acted == ["/admin/requests/req-7f5f/cancel"]
 
     on_stage(act)
@@ -223,7 +213,7 @@ def test_cancel_works_wherever_a_request_is_chosen() -> None:
             ("6", ("down", "down", "enter"), "req-7f5f"),
         ):
             await stage.pilot.press(view, *keys, "x", "enter")
-            await until(stage, f"{request} is cancelled")
+            await stage.until(f"{request} is cancelled")
             assert stage.desk.admin.acted[-1] == f"/admin/requests/{request}/cancel"
 
     on_stage(act)
@@ -233,11 +223,11 @@ def test_what_ended_cannot_be_cancelled() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.idle, [5.0])
         await stage.pilot.press("6", "x")
-        await until(stage, "choose a request first")
-        await until(stage, "240 in the ledger")
+        await stage.until("choose a request first")
+        await stage.until("240 in the ledger")
         await stage.pilot.press("down", "x")
         assert not isinstance(stage.app.screen, ConfirmScreen)
-        await until(stage, "req-60ef neither runs nor waits")
+        await stage.until("req-60ef neither runs nor waits")
 
     on_stage(act)
 
@@ -250,11 +240,11 @@ def test_roles_load_and_unload_after_a_question_and_the_refusal_is_shown() -> No
         assert "load narrator?" in text
         assert "claims 4.5 GiB (measured)" in text
         await stage.pilot.press("y")
-        await until(stage, "✖ cannot load narrator")
+        await stage.until("✖ cannot load narrator")
         await stage.pilot.press("up", "u")
         assert "give 388 MiB back" in flat(stage)
         await stage.pilot.press("enter")
-        await until(stage, "✖ cannot unload decider")
+        await stage.until("✖ cannot unload decider")
         assert [path for path in stage.desk.asked if "/roles/" in path] == [
             "/admin/roles/narrator/load",
             "/admin/roles/decider/unload",
@@ -292,7 +282,7 @@ def test_an_order_that_gets_no_answer_says_so() -> None:
         await stage.pilot.press("2", "down", "x")
         stage.desk.trouble = "no answer within 10 s"
         await stage.pilot.press("y")
-        await until(stage, "✖ cancel req-7f3a: no answer within 10 s")
+        await stage.until("✖ cancel req-7f3a: no answer within 10 s")
 
     on_stage(act)
 
@@ -301,20 +291,20 @@ def test_the_log_follows_until_one_scrolls_up_and_again_from_the_end() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
         await stage.pilot.press("8")
-        text = await until(stage, "▼ following")
+        text = await stage.until("▼ following")
         assert "req-6078" in text
         await stage.pilot.press("up", "up")
         held = stage.text()
         assert "‖ held, 2 lines below: end follows" in held
         stage.desk.lines += [log_line(seq) for seq in range(121, 126)]
-        text = await until(stage, "‖ held, 7 lines below")
+        text = await stage.until("‖ held, 7 lines below")
         assert text.splitlines()[3:30] == held.splitlines()[3:30]
         await stage.pilot.press("end")
         text = stage.text()
         assert "▼ following" in text
         assert "req-607d" in text
         stage.desk.lines.append(replace(log_line(126), text="the newest"))
-        await until(stage, "the newest")
+        await stage.until("the newest")
 
     on_stage(act)
 
@@ -323,9 +313,9 @@ def test_the_log_filter_keeps_words_levels_and_requests() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
         await stage.pilot.press("8")
-        await until(stage, "following")
+        await stage.until("following")
         await stage.pilot.press("slash", *"warn memory")
-        text = await until(stage, "7 of 120")
+        text = await stage.until("7 of 120")
         assert "[req]" not in text
         assert text.count("△ warn") == 7
 
@@ -337,14 +327,14 @@ def test_one_goes_from_a_request_to_its_log_lines_and_enter_back() -> None:
         await stage.play(fake_health.idle, [5.0])
         stage.desk.lines = [replace(line, request="req-60ef") if line.seq == 7 else line for line in stage.desk.lines]
         await stage.pilot.press("6")
-        await until(stage, "240 in the ledger")
+        await stage.until("240 in the ledger")
         await stage.pilot.press("down", "L")
-        text = await until(stage, "only “req-60ef”, 1 of 120")
+        text = await stage.until("only “req-60ef”, 1 of 120")
         assert "[parallel] req-60ef" in text
         await stage.pilot.press("escape")
-        await until(stage, "▼ following")
+        await stage.until("▼ following")
         await stage.pilot.press("up", "up", "enter")
-        await until(stage, "request req-6076")
+        await stage.until("request req-6076")
 
     on_stage(act)
 
@@ -356,7 +346,7 @@ def test_text_of_the_log_is_literal() -> None:
         await stage.play(fake_health.busy, [5.0])
         stage.desk.lines = [replace(log_line(1), text=hostile, event="[\x1b]", level="\x9bodd")]
         await stage.pilot.press("8")
-        text = await until(stage, "[bold red]x[/]␛[2J␇�日本")
+        text = await stage.until("[bold red]x[/]␛[2J␇�日本")
         assert "�odd" in text
         assert not set(text) & {"\x1b", "\x07", "\u202e", "\x9b"}
         lines = text.splitlines()
