@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from console.phases import PHASE_OF, Phase
+from console.phases import Phase, phase_of
 from engine.protocol import Health, Lane, LaneRequest, LaneState
 
 KEPT_SECONDS = 1800
@@ -100,7 +100,8 @@ class _LaneHistory:
 
     def add(self, lane: Lane, at: float) -> None:
         request = lane.request
-        self.slot_phases.add(int(at), PHASE_OF[lane.state])
+        phase = phase_of(lane)
+        self.slot_phases.add(int(at), phase)
         if request is None or request.id != self.request:
             # A lane's picture is of the request in it; the one before left its own line in the log.
             self.marks.clear()
@@ -112,7 +113,7 @@ class _LaneHistory:
                 self.phases.second = int(at) - 1
         if request is None:
             return
-        self.phases.add(int(at), PHASE_OF[lane.state])
+        self.phases.add(int(at), phase)
         if lane.state is LaneState.DECODING:
             if self.marks:
                 self.marks.clear()

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from console.tones import Tone
 from console.words import Word
-from engine.protocol import LaneState
+from engine.protocol import Lane, LaneState
 
 
 class Phase(StrEnum):
@@ -23,7 +23,7 @@ class Phase(StrEnum):
     UNSEEN = "unseen"
 
 
-PHASE_OF = {
+_PHASES = {
     LaneState.IDLE: Phase.IDLE,
     LaneState.RESTORING: Phase.RESTORING,
     LaneState.PREFILLING: Phase.READING,
@@ -44,6 +44,11 @@ PHASE_SIGNS = {
 }
 # Among phases that took equally long, the one in which less happened is shown.
 _SHOWN_FIRST = (Phase.YIELDED, Phase.WAITING, Phase.RESTORING, Phase.FINISHING, Phase.READING, Phase.WRITING)
+
+
+def phase_of(lane: Lane) -> Phase:
+    """What the lane does now. A read that stands still for a reason, as while another prompt has its turn, waits."""
+    return Phase.WAITING if lane.state is LaneState.PREFILLING and lane.reason else _PHASES[lane.state]
 
 
 def seconds_by_phase(phases: Sequence[Phase]) -> dict[Phase, int]:

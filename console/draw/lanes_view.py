@@ -190,7 +190,7 @@ def _rate_rows(lane: LaneView, bar: int, width: int, height: int) -> list[Line]:
     rows = [(_label("", lane), *line) for line in below]
     if not lane.busy:
         return [(_label("rate", lane), *curve), *rows]
-    peak = max(lane.rates, default=0.0)
+    peak = max(*lane.rates, lane.tok_s or 0.0, 0.0)
     figure: Line = (Span(" " * 8), Span(column(f"{figures.rate(lane.tok_s)} tok/s", _figures_width(width))))
     facts: list[Line] = [(Span("peak ", Tone.DIM), Span(figures.rate(peak)))] if peak else []
     if lane.per_round:

@@ -18,6 +18,7 @@ _TWO_COLUMNS = 92
 _GAP = 4
 _CURVE_ROWS = range(3, 6)
 _AXIS = 10
+_GAP_SHARE = 0.001
 
 
 def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
@@ -108,7 +109,8 @@ def _table(shown: MemoryView, width: int, textures: bool) -> list[Line]:
     lines.append(_part((Span("= total", Tone.STRONG),), shown.total, shown.total, width))
     gap = shown.total - sum(held for *_, held in rows)
     note = "unnamed: in use, but no part accounts for it" if shown.unnamed else ""
-    if gap:
+    # Less is no news, and would come and go with every snapshot.
+    if not shown.unnamed and abs(gap) > _GAP_SHARE * shown.total:
         note = f"the parts are measured one after another: they sum to {figures.size(abs(gap))} " + (
             "less" if gap > 0 else "more"
         )

@@ -35,7 +35,7 @@ class _Columns:
 
 def _columns(width: int) -> _Columns:
     if width >= _WIDE:
-        return _Columns(client=min(40, width - _LEAD - 14 - 9 - 9 - 6), request=14, asks=9, home=6)
+        return _Columns(client=min(40, width - _LEAD - 18 - 9 - 9 - 6), request=18, asks=9, home=6)
     if width >= _NARROW:
         return _Columns(client=width - _LEAD - 8 - 8, request=0, asks=8, home=0)
     return _Columns(client=max(1, width - _LEAD), request=0, asks=0, home=0)

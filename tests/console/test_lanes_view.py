@@ -50,6 +50,15 @@ def test_what_was_not_watched_is_taken_from_the_request_or_said_to_be_unseen() -
     assert other.track().lane(0).phases == (*(Phase.UNSEEN,) * 9, D)
 
 
+def test_a_read_that_stands_still_for_a_reason_waits() -> None:
+    body = fake_health.long_read(4.0)
+    still = replace(body.lanes[2], reason="waits while slot 0 reads its prompt (2,498 tokens to go)")
+    history = History()
+    history.add(replace(body, lanes=[still]), 1000.0)
+    history.add(replace(fake_health.long_read(5.0), lanes=[body.lanes[2]]), 1001.0)
+    assert history.track().lane(2).phases[-2:] == (W, R)
+
+
 def test_the_strip_of_a_slot_outlives_its_requests_and_is_bounded() -> None:
     lane = seen("story", 26).past.lane(3)
     assert lane.phases == ()
