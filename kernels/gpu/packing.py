@@ -250,7 +250,9 @@ def _normalised(
     if minimum is not None:
         largest = torch.maximum(largest, minimum.float().abs().amax(dim=1) / _LARGEST_MINIMUM)
     _, exponent = torch.frexp(largest)
-    power = torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), -exponent), 1.0)
+    # Exact on every device: a float's exponent field, where a device's power function may be off by a bit.
+    bits = (127 - exponent.clamp(-120, 120)).to(torch.int32) << 23
+    power = torch.where(largest > 0, bits.view(torch.float32), 1.0)
     up = power[:, None]
     low = None if minimum is None else minimum.float() * up
     return scale.float() * up, low, (1.0 / power).contiguous()

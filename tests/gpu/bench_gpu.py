@@ -24,7 +24,7 @@ from tests.gpu.bits import bits_packed, bits_products, bits_program
 from tests.gpu.chunks import chunks
 from tests.gpu.rates import card, packed, products, prompt, step, trace, tune_packed
 from tests.gpu.real import model, vmm
-from tests.gpu.setting import SHAPES, TABLE, row, say
+from tests.gpu.setting import SHAPES, TABLE, ShapeForm, row, say
 from tests.gpu.tuning import tune
 
 
@@ -47,14 +47,14 @@ def main() -> None:
     parser.add_argument("--shape", action="append", choices=list(SHAPES))
     parser.add_argument("--cases", type=int, default=1200)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--form", action="append", choices=["bf16", "q4", "q8", "fp8", "nvfp4"])
+    parser.add_argument("--form", action="append", choices=[*ShapeForm, "packed16"])
     parser.add_argument("--rows", default="1,2,4,8,16", help="requests of the stage `steps`")
     parser.add_argument("--layers", type=int, default=8, help="layers of the stage `bitsof`")
     parser.add_argument("--model", type=Path, help="a GGUF file for the stage `model`")
     args = parser.parse_args()
     shapes = args.shape or list(SHAPES)
     forms = tuple(args.form or ("bf16", "q4", "q8", "fp8", "nvfp4"))
-    quantised = tuple(f for f in forms if f != "bf16")
+    quantised = tuple(f for f in forms if f not in ("bf16", "packed16"))
     rows = tuple(int(word) for word in args.rows.split(","))
     work: dict[str, Callable[[], None]] = {
         "card": card,

@@ -21,6 +21,7 @@ from tests.gpu.setting import (
     ShapeForm,
     Slots,
     build,
+    build_packed_dense,
     decode_graph,
     graph_ms,
     matrices,
@@ -47,7 +48,8 @@ def step(shape: str, form: str = "bf16", context: int = 1024, rows: tuple[int, .
     rate = read_rate()
     default = default_mode(torch.device("cuda"))
     for mode in (default, *(m for m in LaunchMode if m is not default)) if len(rows) > 3 else (default,):
-        program = build(config, 16, mode, ShapeForm(form))
+        dense = form == "packed16"
+        program = build_packed_dense(config, 16, mode) if dense else build(config, 16, mode, ShapeForm(form))
         slots = Slots(config, 16, context + 8)
         read = read_bytes(program, config)
         base = 0.0

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from engine.cuda_shapes import Slots, build, decode_graph, random_packed
+from engine.cuda_shapes import SeededWeights, Slots, build, decode_graph, random_packed
 from engine.models import llama
-from engine.shapes import SHAPES, ShapeForm
+from engine.shapes import SHAPES, ShapeForm, ShapeTensors
+from kernels.forms import RawTensor
+from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue
+from kernels.gpu.packing import Packed, pack16
+from kernels.gpu.program import CudaOps, CudaProgram
 from kernels.gpu.timing import graph_ms, read_rate, replay_ms
 
 __all__ = [
@@ -16,6 +22,7 @@ __all__ = [
     "ShapeForm",
     "Slots",
     "build",
+    "build_packed_dense",
     "decode_graph",
     "forget_weights",
     "graph_ms",
@@ -29,6 +36,25 @@ __all__ = [
 ]
 
 TABLE: list[str] = []
+
+
+class PackedDense(SeededWeights):
+    """Matrices in bf16, packed for the kernel of few rows: for decode steps alone."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, ShapeForm.BF16)
+
+    def matrix(self, parts: Sequence[RawTensor]) -> torch.Tensor | Packed:
+        dense = super().matrix(parts)
+        assert isinstance(dense, torch.Tensor)
+        return pack16(dense)
+
+
+def build_packed_dense(config: llama.LlamaConfig, max_rows: int, mode: LaunchMode | None = None) -> CudaProgram:
+    """A shape's program whose bf16 matrices are packed; its passes have up to 64 rows."""
+    ops = CudaOps(PackedDense(7), torch.device("cuda"), config.context, mode)
+    llama.record(ops, config, ShapeTensors(config))
+    return ops.finish(max_rows)
 
 
 def say(line: str) -> None:
