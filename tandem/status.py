@@ -29,6 +29,8 @@ def describe(health: Health, url: str) -> str:
         f"memory   {size(memory.available)} of {size(memory.total)} available, floor {size(memory.floor)}; "
         f"KV {size(health.kv_pool.committed_bytes)} committed of {size(health.kv_pool.reserved_bytes)} reserved"
     )
+    if health.ledger.defect is not None:
+        lines.append(f"ledger   not written: {health.ledger.defect}")
     lines += [f"role     {role.name}: {role.state.value}, {role.reason}" for role in health.roles]
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from datetime import datetime
@@ -50,7 +51,7 @@ def show(
     """
     start = None if since is None else since_time(since, time.time())
     path = ledger_path(state_dir)
-    if not path.is_file():
+    if not os.access(path, os.F_OK):
         raise CommandError(f"no ledger at {path}: no engine has kept one there (TANDEM_LEDGER_DAYS)", Exit.NOT_RUNNING)
     try:
         report = usage(LedgerReader(path, limit_s=LIMIT_S), str(path), by=by, since=start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,9 @@ from engine.ledger.store import BUSY_S, COLUMNS, FIELDS, LedgerUnusable, check_s
 from engine.protocol import Finish, LedgerRow, RequestsPage
 
 PAGE_LIMIT = 500
+SEQ = "#"
+"""Begins the name of a row whose id is not its own."""
+
 STEPS = 10_000
 """SQLite's own steps between two looks at the clock."""
 
@@ -31,7 +34,7 @@ class TookTooLong(Exception):
 @dataclass(frozen=True, slots=True)
 class Search:
     """Which rows: `q` is found in id, client, model or reason (ASCII letters in either case), `client` and `finish` are
-    equal; None is any. A page has `limit` rows, older than the row with the id `before`."""
+    equal; None is any. A page has `limit` rows, older than the one that `before` names: an id, or a page's `next`."""
 
     limit: int = 50
     before: str | None = None
@@ -59,11 +62,16 @@ class LedgerReader:
             if search.before is not None:
                 values["seq"] = self._seq_of(connection, search.before)
             found = connection.execute(
-                f"SELECT {COLUMNS} FROM requests WHERE {where}{newest} ORDER BY seq DESC LIMIT :limit",
+                f"SELECT seq, {COLUMNS} FROM requests WHERE {where}{newest} ORDER BY seq DESC LIMIT :limit",
                 values | {"limit": search.limit + 1},
             ).fetchall()
-        rows = [_row(values) for values in found[: search.limit]]
-        return RequestsPage(rows=rows, next=rows[-1].id if len(found) > search.limit else None, total=total)
+            rows = [_row(values) for _, *values in found[: search.limit]]
+            last = None
+            if len(found) > search.limit:
+                # Who embeds an engine may use an id twice: then it names the newer row.
+                seq, last = found[search.limit - 1][0], rows[-1].id
+                last = last if self._seq_of(connection, last) == seq else f"{SEQ}{seq}"
+        return RequestsPage(rows=rows, next=last, total=total)
 
     def find(self, request_id: str) -> LedgerRow | None:
         """The newest row with that id."""
@@ -76,6 +84,8 @@ class LedgerReader:
         return None if found is None else _row(found)
 
     def _seq_of(self, connection: sqlite3.Connection, request_id: str) -> int:
+        if request_id.startswith(SEQ) and request_id.removeprefix(SEQ).isdecimal():
+            return int(request_id.removeprefix(SEQ))
         (seq,) = connection.execute("SELECT max(seq) FROM requests WHERE id = ?", (request_id,)).fetchone()
         if seq is None:
             raise UnknownRow(request_id)
@@ -84,7 +94,9 @@ class LedgerReader:
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection | None]:
         """The file, open for reading; None where there is none or nothing was written yet."""
-        if not self._path.exists():
+        with said_of(self._path):
+            there = self._path.exists()
+        if not there:
             yield None
             return
         deadline = time.monotonic() + self._limit_s
@@ -136,7 +148,7 @@ def _conditions(search: Search) -> tuple[str, dict[str, object]]:
     return " AND ".join(parts), values
 
 
-def _row(values: tuple[object, ...]) -> LedgerRow:
+def _row(values: Sequence[object]) -> LedgerRow:
     try:
         return msgspec.convert(dict(zip(FIELDS, values, strict=True)), LedgerRow)
     except msgspec.ValidationError as error:

@@ -91,6 +91,21 @@ def test_an_id_that_comes_twice_is_its_newest(tmp_path: Path) -> None:
     assert found.client == "second"
 
 
+def test_pages_go_on_where_an_id_comes_twice(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    rows = [row(number % 3, client=str(number)) for number in range(9)]
+    with closing(LedgerStore(path)) as store:
+        store.append(rows)
+    seen: list[LedgerRow] = []
+    before = None
+    for _ in range(9):
+        page = LedgerReader(path).page(Search(limit=1, before=before))
+        seen += page.rows
+        before = page.next
+    assert seen == rows[::-1]
+    assert before is None
+
+
 def test_no_file_and_an_empty_one_are_an_empty_ledger(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     for _ in range(2):
