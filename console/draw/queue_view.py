@@ -69,7 +69,9 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         return (Span("     ↳ " if part == 1 else "       ", Tone.WAIT), Span(_reason(entry.reason, width)[part - 1]))
 
     head = (*_states(view, width), _titles(columns))
-    return Sheet("queue", _summary(view, entries), DrawnAsShown(len(owners), line), head=head, rows=tuple(rows))
+    foot: Line = (Span("enter", Tone.KEY), Span(" opens a request", Tone.DIM))
+    body = DrawnAsShown(len(owners), line)
+    return Sheet("queue", _summary(view, entries), body, foot, head=head, rows=tuple(rows))
 
 
 def _nothing(view: ScreenView, width: int) -> tuple[Line, ...]:

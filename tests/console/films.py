@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from console.history import History
+from console.look import ThemeName
 from console.screen import Link, ScreenView
 from console.spans import Line
 from console.view import screen_view
@@ -33,12 +34,14 @@ STATES = {
 }
 
 
-def film(key: str, size: tuple[int, int], moments: dict[str, Moment]) -> dict[str, str]:
+def film(
+    key: str, size: tuple[int, int], moments: dict[str, Moment], theme: ThemeName = ThemeName.DARK
+) -> dict[str, str]:
     """The view behind `key` at each moment, as SVG."""
 
     async def shoot() -> dict[str, str]:
         pictures: dict[str, str] = {}
-        async with staged(size) as stage:
+        async with staged(size, theme=theme) as stage:
             await stage.pilot.press(key)
             for name, moment in moments.items():
                 await stage.play(SCENES[moment.scene], range(moment.seconds + 1))

@@ -9,6 +9,7 @@ from syrupy.extensions.image import SVGImageSnapshotExtension
 
 from console.draw import lanes_view, strips
 from console.history import KEPT_SECONDS, History
+from console.look import ThemeName
 from console.phases import PHASE_SIGNS, Phase, dominant
 from console.screen import Link
 from console.view import screen_view
@@ -152,6 +153,12 @@ def test_pictures(picture: SnapshotAssertion) -> None:
 @pytest.mark.parametrize(("size", "scene"), [((60, 18), "story"), ((80, 24), "crowd"), ((200, 60), "story")])
 def test_other_sizes(size: tuple[int, int], scene: str, picture: SnapshotAssertion) -> None:
     for svg in film("2", size, {scene: Moment(scene, 30)}).values():
+        assert svg == picture
+
+
+@pytest.mark.parametrize("theme", [ThemeName.ASCII, ThemeName.COLOUR_BLIND])
+def test_themes(theme: ThemeName, picture: SnapshotAssertion) -> None:
+    for svg in film("2", (80, 24), {"story": Moment("story", 26)}, theme).values():
         assert svg == picture
 
 

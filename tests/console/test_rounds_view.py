@@ -5,21 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.image import SVGImageSnapshotExtension
 
-from console.arrange import Box
 from console.draw import rounds_view
-from console.draw.frame import Frame, framed
 from console.history import Track
-from console.paint import view_sheet
 from console.screen import Link, ScreenView
-from console.spans import width_of
 from console.view import screen_view
-from console.views import ViewName, ViewState
+from console.views import ViewState
 from engine.protocol import Health, RoundStat
 from tests.console.films import STATES, Moment, film, seen, text
 from tests.support import fake_health
@@ -96,26 +90,6 @@ def test_drafts_are_shown_by_depth_or_said_to_be_none() -> None:
 
 def test_before_the_first_round_it_says_so() -> None:
     assert "no round was measured yet" in page(with_stats())
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.tuples(st.integers(1, 260), st.integers(1, 80)),
-    st.sampled_from([ViewName.LANES, ViewName.QUEUE, ViewName.MEMORY, ViewName.ROUNDS]),
-    st.sampled_from(["idle", "pressure", "loading", "story", "drafting", "devices"]),
-    st.sampled_from([None, "1", "req-91ab"]),
-    st.booleans(),
-)
-def test_every_view_fills_its_box_at_any_size(
-    size: tuple[int, int], name: ViewName, scene: str, detail: str | None, textures: bool
-) -> None:
-    width, height = size
-    view = seen(scene, 3.0, textures=textures)
-    sheet = view_sheet(name, view, ViewState(detail=detail), Box(0, 0, width, height))
-    lines = framed(sheet, Frame(width, height, 1, 2, True))
-    assert len(lines) == height
-    assert {width_of(line) for line in lines} == {width}
-    assert all(row.first + row.lines <= len(sheet.body) for row in sheet.rows)
 
 
 @pytest.fixture
