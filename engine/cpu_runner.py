@@ -12,7 +12,7 @@ from engine.models import llama
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.protocol import WeightForm
 from engine.rows import RowBatch
-from engine.runner import KvAddresses, check_batch
+from engine.runner import KvAddresses, best_of, check_batch
 from kernels.cpu.backend import BackendChoice, choose, torch
 from kernels.forms import RawTensor
 from kernels.invariance import RowVarianceError
@@ -65,6 +65,9 @@ class CpuRunner:
             raise RuntimeError("forward before attach")
         check_batch(batch, self.max_rows, self.vocab_size, self._windows)
         return self._program.run(batch, self._base)
+
+    def forward_best(self, batch: RowBatch) -> NDArray[np.int32]:
+        return best_of(self.forward(batch))
 
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
         if self._base is None:

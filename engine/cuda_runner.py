@@ -68,6 +68,12 @@ class CudaRunner:
         check_batch(batch, self.max_rows, self.vocab_size, self._windows)
         return self.program.run(batch, self._base)
 
+    def forward_best(self, batch: RowBatch) -> NDArray[np.int32]:
+        if self._base is None:
+            raise RuntimeError("forward before attach")
+        check_batch(batch, self.max_rows, self.vocab_size, self._windows)
+        return self.program.run_best(batch, self._base)
+
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
         if self._base is None:
             raise RuntimeError("commit_path before attach")
@@ -89,7 +95,7 @@ class CudaRunner:
         Call it before the first forward."""
         held = [torch.zeros(rows * t.row_bytes, dtype=torch.uint8, device=self._device) for t in self.layout.tensors]
         base = np.array([[t.data_ptr() for t in held]] * slots, np.uint64)
-        self.program.run(pack([SlotRows(s, 0, [0] * rows, logits=(rows - 1,)) for s in range(slots)]), base)
+        self.program.run_best(pack([SlotRows(s, 0, [0] * rows, logits=(rows - 1,)) for s in range(slots)]), base)
 
     def workspace_bytes(self) -> int:
         return self.program.workspace_bytes()

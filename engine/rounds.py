@@ -23,6 +23,8 @@ from engine.scheduler import Reader, choose_reader, chunk_end
 from engine.state import EngineState
 
 Logits = NDArray[np.float32]
+Outcome = Logits | int
+"""A row of logits, or the id of the largest of them, -1 where that is not finite."""
 
 
 class Rounds:
@@ -146,27 +148,33 @@ class Rounds:
         choice.cached = end
         return True
 
-    def _forward_round(self, choices: Sequence[Choice]) -> list[tuple[Choice, Logits]]:
-        """Each choice's row of logits.
+    def _forward_round(self, choices: Sequence[Choice]) -> list[tuple[Choice, Outcome]]:
+        """Each choice's row of logits, or where all of them want no more, the id of its largest.
 
         Where the joint pass raises, each slot runs alone, so that the one at fault shows itself; a row's result does
         not depend on its company, so the others lose nothing. A choice that ended with an earlier one of its request
         has no pages to write to any more.
         """
+        batch = pack([_next_row(c) for c in choices])
+        outcomes: Sequence[Outcome]
         try:
-            logits = self._state.model.runner.forward(pack([_next_row(c) for c in choices]))
+            if all(c.sampler.wants_best for c in choices):
+                outcomes = self._state.model.runner.forward_best(batch).tolist()
+            else:
+                outcomes = list(self._state.model.runner.forward(batch))
         except Exception as error:  # noqa: BLE001 - whatever the pass raises must not end the other requests
             if len(choices) == 1:
                 self._broke(choices[0], error)
                 return []
             alone = (self._forward_round([c]) for c in choices if c.slot.running is c)
-            return [(c, row.copy()) for rows in alone for c, row in rows]
-        return list(zip(choices, logits, strict=True))
+            return [(c, row if isinstance(row, int) else row.copy()) for rows in alone for c, row in rows]
+        return list(zip(choices, outcomes, strict=True))
 
-    def _take_token(self, choice: Choice, row: Logits) -> FinishReason | None:
-        """Draw the next token from its row of logits and send it; why the choice is complete now, if it is."""
+    def _take_token(self, choice: Choice, row: Outcome) -> FinishReason | None:
+        """Draw the next token from its row's outcome and send it; why the choice is complete now, if it is."""
         try:
-            drawn = choice.sampler.sample(row, choice.path)
+            sampler = choice.sampler
+            drawn = sampler.take_best(row, choice.path) if isinstance(row, int) else sampler.sample(row, choice.path)
             choice.path.append(drawn.token)
             gap = choice.token_came(self._state.clock())
             if gap is not None:

@@ -46,6 +46,11 @@ class Runner(Protocol):
         committed every KV row that the batch writes."""
         ...
 
+    def forward_best(self, batch: RowBatch) -> NDArray[np.int32]:
+        """Compute all rows as `forward` does; return the lowest id of the largest logit for each of `batch.logit_rows`,
+        or -1 where a logit is no number or the largest is not finite. The array is a view as there."""
+        ...
+
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
         """Keep an accepted path of a tree: copy KV row `start + path[i]` to `start + i`, for i in order."""
         ...
@@ -57,6 +62,13 @@ class Runner(Protocol):
     def workspace_bytes(self) -> int:
         """Bytes of transient buffers that this runner holds now."""
         ...
+
+
+def best_of(logits: NDArray[np.float32]) -> NDArray[np.int32]:
+    """What `Runner.forward_best` returns, from logits (rows, vocabulary)."""
+    best: NDArray[np.int32] = logits.argmax(axis=1).astype(np.int32)
+    best[~np.isfinite(logits[np.arange(len(logits)), best])] = -1
+    return best
 
 
 def check_batch(batch: RowBatch, max_rows: int, vocab_size: int, windows: NDArray[np.int64]) -> None:

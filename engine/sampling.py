@@ -58,6 +58,18 @@ class Sampler:
         self._bias_ids = np.array([token for token, _ in params.logit_bias], np.int64)
         self._bias = np.array([bias for _, bias in params.logit_bias], np.float32)
 
+    @property
+    def wants_best(self) -> bool:
+        """Whether the largest logit alone decides: greedy, nothing penalised or biased, no log-probabilities."""
+        return self._params.greedy and not self._shaped and self._logprobs is None
+
+    def take_best(self, token: int, path: Sequence[int]) -> Sampled:
+        """What `sample` draws where `wants_best`, from the id that `Runner.forward_best` gave. Raises
+        NonFiniteLogits."""
+        if token < 0:
+            raise NonFiniteLogits(f"the model's logits at position {len(path)} are not finite")
+        return Sampled(token)
+
     def sample(self, logits: NDArray[np.float32], path: Sequence[int]) -> Sampled:
         """Draw the token that follows `path` (prompt and generated tokens so far) from its row of logits (vocab_size).
 

@@ -18,9 +18,12 @@ def _block_argmax_kernel(logit_ptr, best_ptr, index_ptr, vocab, blocks, BLOCK: t
     block = tl.program_id(1)
     cols = block * BLOCK + tl.arange(0, BLOCK)
     logits = tl.load(logit_ptr + row.to(tl.int64) * vocab + cols, mask=cols < vocab, other=float("-inf"))
-    best, index = tl.max(logits, axis=0, return_indices=True, return_indices_tie_break_left=True)
-    tl.store(best_ptr + row * blocks + block, best)
-    tl.store(index_ptr + row * blocks + block, index + block * BLOCK)
+    broken = (logits != logits) | (logits == float("inf"))
+    any_broken = tl.max(broken.to(tl.int32), axis=0) > 0
+    whole = tl.where(broken, float("-inf"), logits)
+    best, index = tl.max(whole, axis=0, return_indices=True, return_indices_tie_break_left=True)
+    tl.store(best_ptr + row * blocks + block, tl.where(any_broken, float("inf"), best))
+    tl.store(index_ptr + row * blocks + block, tl.where(any_broken, -1, index + block * BLOCK))
 
 
 @triton.jit
@@ -29,8 +32,9 @@ def _merge_argmax_kernel(best_ptr, index_ptr, out_ptr, blocks, BLOCKS: tl.conste
     row = tl.program_id(0)
     block = tl.arange(0, BLOCKS)
     best = tl.load(best_ptr + row * blocks + block, mask=block < blocks, other=float("-inf"))
-    _, winner = tl.max(best, axis=0, return_indices=True, return_indices_tie_break_left=True)
-    tl.store(out_ptr + row, tl.load(index_ptr + row * blocks + winner))
+    top, winner = tl.max(best, axis=0, return_indices=True, return_indices_tie_break_left=True)
+    chosen = tl.load(index_ptr + row * blocks + winner)
+    tl.store(out_ptr + row, tl.where(top == float("-inf"), -1, chosen))
 
 
 class ArgmaxScratch:
@@ -43,7 +47,8 @@ class ArgmaxScratch:
 
 
 def argmax(logits: torch.Tensor, out: torch.Tensor, scratch: ArgmaxScratch, mode: LaunchMode | None = None) -> None:
-    """out[i] = the lowest j with logits[i, j] the row's maximum. logits: (rows, vocab) float32; out: (rows,) int32."""
+    """out[i] = the lowest j with logits[i, j] the row's maximum, or -1 where a logit is no number or the maximum is not
+    finite. logits: (rows, vocab) float32; out: (rows,) int32."""
     require_cuda_or_interpreter(logits, out)
     rows, vocab = logits.shape
     if not logits.is_contiguous() or out.shape != (rows,):

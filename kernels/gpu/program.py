@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from kernels.forms import RawTensor
+from kernels.gpu.argmax import ArgmaxScratch, argmax
 from kernels.gpu.attention import AttentionScratch, attend_rows, attend_tiles
 from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue, linear
@@ -246,6 +247,7 @@ class CudaOps:
             self._device,
             self._forms,
             self._bytes,
+            self._mode,
         )
 
     def _norm(self, x: Value, norm: Norm) -> Value:
@@ -369,6 +371,7 @@ class CudaProgram:
         device: torch.device,
         forms: dict[tuple[str, str], int],
         weight_bytes: int,
+        mode: LaunchMode,
     ) -> None:
         self.name = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "triton interpreter"
         self.use_graphs = device.type == "cuda"
@@ -385,25 +388,38 @@ class CudaProgram:
         self._kv_base = torch.zeros((0, 2 * layers), dtype=torch.int64, device=device)
         self._kv_seen: NDArray[np.uint64] | None = None
         self._scratch = AttentionScratch(0, 0, shape, device)
-        self._seen: set[PassShape] = set()
-        self._graphs: dict[PassShape, torch.cuda.CUDAGraph] = {}
+        self._seen: set[tuple[PassShape, bool]] = set()
+        self._graphs: dict[tuple[PassShape, bool], torch.cuda.CUDAGraph] = {}
+        self._mode = mode
+        self._argmax: ArgmaxScratch | None = None
+        self._best = torch.empty(0, dtype=torch.int32, device=device)
+        self._host_best = torch.empty(0, dtype=torch.int32)
         self._host_logits = torch.empty(0, dtype=torch.float32)
 
     def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
-        shape, single, tiles = plan(rows)
-        if shape.rows > self._tables.max_rows:
-            raise ValueError(f"a pass of {rows.n} rows; up to {self._tables.max_rows} are possible")
-        self._place(kv_base)
-        self._reserve(shape)
-        self._tables.upload(rows, shape, single, tiles, spare=len(kv_base))
-        self._launch(shape)
+        shape = self._prepare(rows, kv_base)
+        self._launch(shape, choose=False)
         count = len(rows.logit_rows)
         out = self._host_logits[: count * self._vocab].view(count, self._vocab)
         if count:
             out.copy_(self._buffers.view("logits", shape.logits, self._vocab)[:count], non_blocking=True)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        self._wait()
         return out.numpy()
+
+    def run_best(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Compute a pass as `run` does and choose on the device: the lowest id of the largest logit of each of
+        `rows.logit_rows`, -1 where that is not finite. A view that the next pass overwrites."""
+        shape = self._prepare(rows, kv_base)
+        if self._argmax is None or self._best.numel() < shape.logits:
+            self._best = torch.zeros(shape.logits, dtype=torch.int32, device=self._device)
+            self._host_best = torch.zeros(shape.logits, dtype=torch.int32, pin_memory=self._device.type == "cuda")
+            self._argmax = ArgmaxScratch(shape.logits, self._vocab, self._device)
+            self._drop_graphs()
+        self._launch(shape, choose=True)
+        count = len(rows.logit_rows)
+        self._host_best[:count].copy_(self._best[:count], non_blocking=True)
+        self._wait()
+        return self._host_best[:count].numpy()
 
     def forms(self) -> list[FormUse]:
         return [FormUse(file, runs_as, tensors) for (file, runs_as), tensors in sorted(self._forms.items())]
@@ -424,19 +440,40 @@ class CudaProgram:
         for step in self._steps:
             step(work)
 
-    def _launch(self, shape: PassShape) -> None:
-        graph = self._graphs.get(shape)
+    def _prepare(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> PassShape:
+        """Room and tables for a pass."""
+        shape, single, tiles = plan(rows)
+        if shape.rows > self._tables.max_rows:
+            raise ValueError(f"a pass of {rows.n} rows; up to {self._tables.max_rows} are possible")
+        self._place(kv_base)
+        self._reserve(shape)
+        self._tables.upload(rows, shape, single, tiles, spare=len(kv_base))
+        return shape
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def _launch(self, shape: PassShape, *, choose: bool) -> None:
+        """Compute a prepared pass, and the largest logits' ids where `choose`."""
+        key = (shape, choose)
+        graph = self._graphs.get(key)
         if graph is not None:
             graph.replay()
-        elif self.use_graphs and shape in self._seen and len(self._graphs) < MAX_GRAPHS:
+        elif self.use_graphs and key in self._seen and len(self._graphs) < MAX_GRAPHS:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                self.enqueue(shape)
-            self._graphs[shape] = graph
+                self._enqueue(shape, choose=choose)
+            self._graphs[key] = graph
             graph.replay()
         else:
-            self._seen.add(shape)
-            self.enqueue(shape)
+            self._seen.add(key)
+            self._enqueue(shape, choose=choose)
+
+    def _enqueue(self, shape: PassShape, *, choose: bool) -> None:
+        self.enqueue(shape)
+        if choose and shape.logits and self._argmax is not None:
+            argmax(self.logits(shape.logits), self._best[: shape.logits], self._argmax, self._mode)
 
     def _place(self, kv_base: NDArray[np.uint64]) -> None:
         """Keep the slots' addresses on the device, and after them a spare slot that padding rows write to."""

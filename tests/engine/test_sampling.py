@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.request import SamplingParams
+from engine.runner import best_of
 from engine.sampling import NonFiniteLogits, Sampler, token_logprob, top_ids, uniform
 
 VOCAB = 1000
@@ -179,3 +181,24 @@ def test_a_huge_row_draws_within_its_vocabulary() -> None:
     logits[[0, 99_999]] = 5.0
     drawn = {draw(logits, range(n), SamplingParams()) for n in range(1, 60)}
     assert drawn == {0, 99_999}
+
+
+def test_the_best_alone_decides_only_where_nothing_else_is_asked_for() -> None:
+    def wants(params: SamplingParams, logprobs: int | None = None) -> bool:
+        return Sampler(params, choice=0, prompt_len=1, logprobs=logprobs).wants_best
+
+    greedy = SamplingParams(temperature=0.0)
+    assert wants(greedy)
+    assert not wants(SamplingParams())
+    assert not wants(greedy, logprobs=0)
+    assert not wants(replace(greedy, logit_bias=((3, 1.0),)))
+    assert not wants(replace(greedy, presence_penalty=0.5))
+
+
+def test_a_best_token_is_taken_as_it_is() -> None:
+    sampler = Sampler(SamplingParams(temperature=0.0), choice=0, prompt_len=1, logprobs=None)
+    logits = np.array([[0.0, 2.0, 2.0], [np.nan, 1.0, 2.0], [0.0, np.inf, 1.0], [-np.inf, -np.inf, 0.0]], np.float32)
+    assert best_of(logits).tolist() == [1, -1, -1, 2]
+    assert sampler.take_best(1, [5]) == sampler.sample(logits[0], [5])
+    with pytest.raises(NonFiniteLogits, match="position 3"):
+        sampler.take_best(-1, [1, 2, 3])

@@ -76,7 +76,9 @@ def test_chunks_decode_and_trees_agree_with_one_pass(program: CudaProgram) -> No
     program.run(pack([SlotRows(1, 0, text[:18])]), slots.base)
     other = SlotRows(2, 0, [7, 8])
     tree = SlotRows(1, 18, [text[18], 3, text[19], 4, text[20]], [-1, 0, 0, 2, 2], logits=[0, 2, 4])
+    best = program.run_best(pack([other, tree]), slots.base).copy()
     branch = program.run(pack([other, tree]), slots.base)
+    assert best.tolist() == branch.argmax(1).tolist()
     np.testing.assert_allclose(branch, whole[18:], rtol=0.05, atol=0.05)
     assert np.isfinite(whole).all()
 

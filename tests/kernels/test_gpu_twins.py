@@ -97,6 +97,19 @@ def test_argmax_takes_the_lowest_of_equals() -> None:
     assert out.tolist() == [17, 5000, vocab - 1, int(logits[3].argmax())]
 
 
+def test_argmax_names_no_token_where_the_largest_is_not_finite() -> None:
+    vocab = 2 * argmax_kernel.BLOCK + 5
+    logits = randn(5, vocab, seed=7, dtype=torch.float32)
+    logits[0, 3] = float("nan")
+    logits[1, vocab - 1] = float("inf")
+    logits[2] = float("-inf")
+    logits[3, : vocab - 1] = float("-inf")
+    logits[4, [0, vocab - 1]] = torch.tensor([float("-inf"), 99.0], device=DEVICE)
+    out = torch.full((5,), 7, dtype=torch.int32, device=DEVICE)
+    argmax_kernel.argmax(logits, out, argmax_kernel.ArgmaxScratch(5, vocab, DEVICE))
+    assert out.tolist() == [-1, -1, -1, vocab - 1, vocab - 1]
+
+
 class Caches:
     """KV of some slots, filled with noise, at addresses of a table; rows nobody wrote hold NaN."""
 

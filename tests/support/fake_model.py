@@ -26,7 +26,7 @@ from engine.loop import Engine
 from engine.memory.probe import FixedProbe, MemoryReading
 from engine.request import Event, Request, SamplingParams, Text
 from engine.rows import RowBatch
-from engine.runner import KvAddresses
+from engine.runner import KvAddresses, best_of
 from engine.state import KvMemory
 
 VOCAB = 512
@@ -135,6 +135,9 @@ class FakeRunner:
         for i, row in enumerate(batch.logit_rows.tolist()):
             out[i] = self._logits(batch, row)
         return out
+
+    def forward_best(self, batch: RowBatch) -> NDArray[np.int32]:
+        return best_of(self.forward(batch))
 
     def _logits(self, batch: RowBatch, row: int) -> NDArray[np.float32]:
         keys, values = self._views[int(batch.slot[row])]
