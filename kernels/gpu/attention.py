@@ -363,7 +363,7 @@ def tile_form(device: torch.device) -> TileForm:
     """The form that a card's shared memory allows; all give the same bits."""
     if device.type != "cuda":
         return _SMALL
-    held = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    held = torch.cuda.get_device_properties(device).shared_memory_per_block_optin  # type: ignore[attr-defined]  # torch's stub lacks it
     return _LARGE if held >= _LARGE_NEEDS else _SMALL
 
 
