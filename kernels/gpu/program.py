@@ -462,7 +462,8 @@ class CudaProgram:
             graph.replay()
         elif self.use_graphs and key in self._seen and len(self._graphs) < MAX_GRAPHS:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Thread-local: the pool's helper thread maps pages meanwhile, which a capture must not forbid it.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._enqueue(shape, choose=choose)
             self._graphs[key] = graph
             graph.replay()
