@@ -11,13 +11,13 @@ ROWS_KEPT = 2_000
 LINES_KEPT = 4_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RequestsFed:
     """Rows of the ledger, the newest first, all that fit the search `query`.
 
     `next` asks for the rows that follow (None: there are none); `total` is None before the first answer. `found` is a
     row that was asked for by its id. `trouble` says why the last attempt brought nothing; `stamp` tells how many
-    requests had ended when the newest were asked for.
+    requests had ended when the newest were asked for. Compared by identity, as `LogFed` is.
     """
 
     query: str = ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from console import figures
+from console.asks import PAGE
 from console.draw import notes, request_detail
 from console.draw.frame import DrawnAsShown, RowAt, Sheet
 from console.feeds import RequestsFed, row_key
@@ -18,6 +20,8 @@ from console.words import Word
 from engine.protocol import LedgerRow
 
 _FOOT = notes.keys(("enter", "detail"), ("L", "its log"), ("x", "cancel"), ("/", "search"))
+
+_WAITING_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -63,49 +67,70 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         return request_detail.sheet(view, state.detail, width)
     fed = view.fed.requests
     live = _live(view, fed)
-    count = len(live) + len(fed.rows)
-    rows: list[RowAt] = []
-    keys = [*live, *map(row_key, fed.rows)]
+    length = len(live) + len(fed.rows)
+    if not length:
+        return Sheet("requests", _summary(view, state), tuple(_nothing(fed, state, width)), _FOOT)
     day = figures.day(fed.rows[0].finished_at) if fed.rows else ""
 
     def entry(index: int) -> Entry:
-        if index < len(live):
-            return live[keys[index]]
-        return _ended(fed.rows[index - len(live)], day)
+        if index >= len(live):
+            return _ended(fed.rows[index - len(live)], day)
+        shown = live[index]
+        return _running(shown) if isinstance(shown, LaneView) else _waiting(shown)
 
-    chosen = keys.index(state.cursor) if state.cursor in keys else None
-    spread = _rest(entry(chosen), width) if chosen is not None else ()
-    line = 0
-    for index, key in enumerate(keys):
-        rows.append(RowAt(key, line, 1 + len(spread) if index == chosen else 1))
-        line += rows[-1].lines
+    keys = (*(_id(shown) for shown in live), *_keys(fed))
+    chosen = keys.index(state.cursor) if state.cursor in keys else length
+    rest = _rest(entry(chosen), width) if chosen < length else ()
 
     def draw(line: int) -> Line:
-        if chosen is None or line <= chosen:
+        if line <= chosen:
             return _line(entry(line), width)
-        if line <= chosen + len(spread):
-            return spread[line - chosen - 1]
-        return _line(entry(line - len(spread)), width)
+        return rest[line - chosen - 1] if line <= chosen + len(rest) else _line(entry(line - len(rest)), width)
 
-    if not count:
-        return Sheet("requests", _summary(fed, state, len(live)), tuple(_nothing(fed, state, width)), _FOOT)
     return Sheet(
         "requests",
-        _summary(fed, state, len(live)),
-        DrawnAsShown(line, draw),
+        _summary(view, state),
+        DrawnAsShown(length + len(rest), draw),
         _FOOT,
         head=(*notes.trouble(fed.trouble, width), _titles(width)),
-        rows=tuple(rows),
+        rows=_rows(live, fed, chosen, len(rest)),
     )
 
 
-def _live(view: ScreenView, fed: RequestsFed) -> dict[str, Entry]:
-    """What runs and what waits, by request id: they end up in the ledger."""
+def _live(view: ScreenView, fed: RequestsFed) -> list[LaneView | QueueView]:
+    """What runs, and those that wait longest: the queue view has them all, and they must not hide what ended."""
     if view.lanes is None:
-        return {}
-    over = {row.id for row in fed.rows[:50]}
-    busy = {lane.request: _running(lane) for lane in view.lanes.lanes if lane.busy and lane.request not in over}
-    return busy | {entry.id: _waiting(entry) for entry in view.queue if entry.id not in over}
+        return []
+    over = {row.id for row in fed.rows[:PAGE]}
+    busy = [lane for lane in view.lanes.lanes if lane.busy and lane.request not in over]
+    return [*busy, *[entry for entry in view.queue[:_WAITING_SHOWN] if entry.id not in over]]
+
+
+def _id(shown: LaneView | QueueView) -> str:
+    return shown.request if isinstance(shown, LaneView) else shown.id
+
+
+@lru_cache(maxsize=4)
+def _keys(fed: RequestsFed) -> tuple[str, ...]:
+    return tuple(map(row_key, fed.rows))
+
+
+@lru_cache(maxsize=8)
+def _ledger_rows(fed: RequestsFed, first: int) -> tuple[RowAt, ...]:
+    """The ledger's rows, a line each, from line `first` on."""
+    return tuple(RowAt(key, first + index) for index, key in enumerate(_keys(fed)))
+
+
+def _rows(live: list[LaneView | QueueView], fed: RequestsFed, chosen: int, more: int) -> tuple[RowAt, ...]:
+    """A line for each request, `more` for the one that is chosen: put together from what is kept between frames."""
+    plain = (*(RowAt(_id(shown), index) for index, shown in enumerate(live)), *_ledger_rows(fed, len(live)))
+    if not more:
+        return plain
+    moved = (
+        *(RowAt(_id(shown), index + more) for index, shown in enumerate(live)),
+        *_ledger_rows(fed, len(live) + more),
+    )
+    return (*plain[:chosen], plain[chosen]._replace(lines=1 + more), *moved[chosen + 1 :])
 
 
 def _running(lane: LaneView) -> Entry:
@@ -209,11 +234,13 @@ def _rest(entry: Entry, width: int) -> tuple[Line, ...]:
     )
 
 
-def _summary(fed: RequestsFed, state: ViewState, live: int) -> Line:
+def _summary(view: ScreenView, state: ViewState) -> Line:
+    fed = view.fed.requests
     line: list[Span] = []
     if state.filter.strip():
         line += [Span(f"only “{literal(state.filter.strip())}”", Tone.WAIT), Span(" · ", Tone.DIM)]
-    line.append(Span(f"{live} now", Tone.DIM))
+    running = view.lanes.busy if view.lanes is not None else 0
+    line.append(Span(f"{running} run, {figures.count(view.queue_total)} wait", Tone.DIM))
     if fed.total is not None and fed.trouble is None:
         line.append(Span(f" · {figures.count(fed.total)} in the ledger", Tone.DIM))
         # The rest comes as one scrolls.
