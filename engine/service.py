@@ -33,6 +33,7 @@ __all__ = ["HostNotAllowed", "PortInUse", "SecretsUnusable", "ServiceConfig", "S
 log = logging.getLogger("tandem.service")
 
 POLL_S = 0.05
+LOAD_LOOK_S = 0.5
 FLUSH_S = 1.0
 """How long final events may take to reach their clients once the drain is over."""
 
@@ -171,7 +172,7 @@ class _Service:
     async def _until_over(self, serving: asyncio.Task[None]) -> int:
         """Wait for a signal (0), a model that does not load or a server that ends by itself (1, after a line)."""
         signalled = asyncio.create_task(self._signalled.wait())
-        loaded = asyncio.create_task(asyncio.to_thread(self._engine.wait_ready))
+        loaded = asyncio.create_task(self._loaded())
         # After a signal nobody asks why the load was given up.
         loaded.add_done_callback(_failure_of)
         try:
@@ -185,10 +186,18 @@ class _Service:
             await asyncio.wait({signalled, serving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             signalled.cancel()
+            loaded.cancel()
         if not self._signalled.is_set():
             log.error("the HTTP server ended by itself")
             return FAILED_EXIT
         return 0
+
+    async def _loaded(self) -> bool:
+        """Wait for the model; raises what loading raised. In short waits: a thread that waits for the model would keep
+        the process until a compiler is done that nobody wants any more."""
+        while not await asyncio.to_thread(self._engine.wait_ready, LOAD_LOOK_S):
+            pass
+        return True
 
     async def _drain(self) -> None:
         """Accept nothing more; what runs may finish within the drain's limit, then gets a final error event."""

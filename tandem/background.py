@@ -97,10 +97,11 @@ def status(
 ) -> None:
     """Say what the running engine does, and its supervisor. Exit 3 where none runs."""
     if url is not None:
-        address, watched = Address.of(url), None
+        address, watched, by_unit = Address.of(url), None, None
     else:
         engine = _meant_or_why(state_dir)
         address, watched = _address(engine), report.read_report(engine.state_dir)
+        by_unit = engine.record.unit if engine.record else None
         if engine.supervisor is None:
             watched = None
     if json:
@@ -110,6 +111,8 @@ def status(
         output.emit(describe(health(address), address.url))
         if watched is not None:
             output.emit(report.describe(watched))
+        elif by_unit is not None:
+            output.emit(f"service  run by the systemd unit {by_unit}")
 
 
 @app.command()

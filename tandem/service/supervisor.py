@@ -67,7 +67,7 @@ def ask_health(state_dir: Path, pid: int, within_s: float) -> tuple[Seen, str]:
         code, body = get(Address.of(record.url), "/health", timeout_s=within_s)
         found = decode_health(body) if body else None
     except Unreachable as why:
-        return Seen.SILENT, why.message
+        return Seen.SILENT, f"no answer from {record.url} ({why.__cause__ or why.message})"
     except msgspec.MsgspecError as why:
         return Seen.SILENT, f"what answers on its port is not it: {why}"
     if found is None:

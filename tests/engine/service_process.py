@@ -1,14 +1,15 @@
 """A service over a scripted engine in a process of its own: `python -m tests.engine.service_process DIR PORT MODE`.
 
 Modes: `hello` answers at once; `hold` streams one piece and then waits for its client or the drain's end; `slow` ends
-its stream once the drain has begun and DIR holds a file `finish`; `broken` fails to load; `opening` never
-gets as far as an engine.
+its stream once the drain has begun and DIR holds a file `finish`; `broken` fails to load; `compiling` is never done
+loading; `opening` never gets as far as an engine.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -40,6 +41,8 @@ class Owned(ScriptedEngine):
         print("started", flush=True)
 
     def wait_ready(self, timeout_s: float | None = None) -> bool:
+        if self._mode == "compiling":
+            return threading.Event().wait(timeout_s)
         if self._mode == "broken":
             raise ValueError("the file's magic is wrong:\nnot a model")
         return True

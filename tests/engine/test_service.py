@@ -114,6 +114,15 @@ def test_a_signal_before_there_is_an_engine(tmp_path: Path) -> None:
     assert not (tmp_path / "engine.json").exists()
 
 
+def test_a_signal_while_a_compiler_runs(tmp_path: Path) -> None:
+    """Nothing waits for a load that is not wanted any more."""
+    with service(tmp_path, "compiling") as (process, url):
+        assert wait_until(lambda: read_record(tmp_path) is not None and httpx.get(url + "/health").status_code > 0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert process.communicate()[0] == "closed\n"
+
+
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
     done = subprocess.run(command(tmp_path, "broken"), capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 1

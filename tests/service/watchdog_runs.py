@@ -150,6 +150,14 @@ def recovered(running: Running) -> str:
     return "SIGKILL, well for long enough, SIGKILL: the first pause both times"
 
 
+def orphaned(running: Running) -> str:
+    engine = running.engine
+    running.supervisor.kill()
+    running.until(lambda: not Path(f"/proc/{engine}").exists())
+    assert not (running.box.state_dir / "engine.json").exists(), "it did not end in order"
+    return "SIGKILL to the supervisor: its engine ends in order"
+
+
 @dataclass(frozen=True)
 class Expected:
     play: Callable[[Running], str]
@@ -164,6 +172,7 @@ HISTORIES = {
     "hung": Expected(hung, State.WATCHING, 1),
     "crash": Expected(crash, State.WATCHING, 1),
     "crash-loop": Expected(crash_loop, State.GAVE_UP, 5),
+    "orphaned": Expected(orphaned, State.DIED, 0),
     "recovered": Expected(recovered, State.WATCHING, 2),
 }
 

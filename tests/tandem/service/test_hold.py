@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,15 +52,22 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_ends_the_command(tmp_path: Path, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "send"),
+    [(signal.SIGTERM, 143, os.kill), (signal.SIGHUP, 129, os.kill), (signal.SIGINT, 130, os.killpg)],
+)
+def test_a_signal_ends_the_command(
+    tmp_path: Path, number: signal.Signals, code: int, send: Callable[[int, int], None]
+) -> None:
+    """Ctrl-C goes to all of the terminal's group, a signal to the hold alone."""
     begun = tmp_path / "begun"
     holding = subprocess.Popen(
         [sys.executable, "-m", "tandem", "hold", "1", "--", "sh", "-c", f"touch {begun}; sleep 60"],
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert wait_until(begun.exists)
-    holding.send_signal(number)
+    send(holding.pid, number)
     assert holding.wait(20) == code
 
 
