@@ -13,9 +13,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.config import ServiceConfig
-from engine.protocol import WaitState
+from engine.protocol import LedgerState, WaitState
 from engine.request import Admitted, Failed, FinishReason, Reading, RequestError, Text, Waiting
 from tandem.cli import run
 from tandem.completions import Answer, Ask, End, Message, Piece, Wait, ask
@@ -246,3 +247,11 @@ def test_status_in_words_and_as_json(capsys: pytest.CaptureFixture[str]) -> None
     assert words.startswith("ok: scripted on cpu at http://127.0.0.1:")
     assert "0 of 2 busy" in words
     assert json.loads(capsys.readouterr().out)["contract"] == "tandem-health-1"
+
+
+def test_status_says_what_keeps_the_ledger_from_being_written(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ScriptedEngine()
+    engine.snapshot = replace(engine.snapshot, ledger=LedgerState(enabled=True, defect="the disk is full"))
+    with served(engine, ServiceConfig()) as there:
+        assert run(["status", "--url", there.url]) == Exit.OK
+    assert "ledger   not written: the disk is full\n" in capsys.readouterr().out
