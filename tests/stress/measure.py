@@ -25,7 +25,8 @@ PAIRS = 10
 TOKENS = 192
 POLLERS = 3
 POLL_HZ = 4
-POLLER_PAIRS = 16
+WINDOW_S = 1.5
+WINDOW_PAIRS = 40
 PROBES = 1500
 STORY = "Write a long story about a lighthouse keeper and the sea."
 
@@ -72,31 +73,61 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def pollers() -> None:
-    """Prints each pair's ratio (rate beside three pollers over rate alone), their median and its 95 % interval. The
-    pollers live in a process of their own, as consoles do, and share its cores with the engine."""
-    with engine_for(None, NO_FLAGS, slots=4, own=True) as address, httpx.Client(timeout=300) as client:
-        url = address.url
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.stress.poll", f"{url}/health", str(POLLERS), str(POLL_HZ)],
+    """One answer after another is streamed while three pollers are switched on and off. Prints the rate of tokens with
+    them over the rate without, as the median over pairs of neighbouring windows and its 95 % interval. The pollers live
+    in a process of their own, as consoles do, and share the cores with the engine."""
+    stop = threading.Event()
+    tokens = [0]
+    with (
+        engine_for(None, NO_FLAGS, slots=4, own=True) as address,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.stress.poll", f"{address.url}/health", str(POLLERS), str(POLL_HZ)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-        ) as asking:
-            complete(client, url, STORY, TOKENS)
-            ratios, asked = [], 0
-            for pair in range(POLLER_PAIRS):
-                took = {}
-                for polled in (True, False) if pair % 2 == 0 else (False, True):
-                    said = order(asking, "on" if polled else "off")
-                    asked += said if not polled else 0
-                    took[polled] = complete(client, url, f"{STORY} Chapter {pair}.", TOKENS)
-                ratios.append(took[False] / took[True])
-            asked += order(asking, "off")
-            assert asking.stdin is not None
-            asking.stdin.close()
-    print("pairs", " ".join(f"{ratio:.3f}" for ratio in ratios))
+        ) as asking,
+    ):
+        writing = threading.Thread(target=count_tokens, args=(address.url, tokens, stop))
+        writing.start()
+        while tokens[0] < TOKENS:
+            time.sleep(0.05)
+        ratios, asked = [], 0
+        for pair in range(WINDOW_PAIRS):
+            rate = {}
+            for polled in (True, False) if pair % 2 == 0 else (False, True):
+                asked += order(asking, "on" if polled else "off")
+                before, started = tokens[0], time.perf_counter()
+                time.sleep(WINDOW_S)
+                rate[polled] = (tokens[0] - before) / (time.perf_counter() - started)
+            ratios.append(rate[True] / rate[False])
+        asked += order(asking, "off")
+        stop.set()
+        writing.join()
+        assert asking.stdin is not None
+        asking.stdin.close()
     low, high = interval(ratios)
-    print(f"median {statistics.median(ratios):.3f}, 95 % interval {low:.3f} to {high:.3f}; {asked} answers polled")
+    print(f"{WINDOW_PAIRS} pairs of {WINDOW_S} s, {tokens[0]} tokens, {asked} answers polled")
+    print(f"median {statistics.median(ratios):.3f}, 95 % interval {low:.3f} to {high:.3f}")
+
+
+def count_tokens(url: str, tokens: list[int], stop: threading.Event) -> None:
+    """Stream answers until `stop`; each token is an event of its own while the reader keeps up."""
+    part = 0
+    with httpx.Client(timeout=300) as client:
+        while not stop.is_set():
+            part += 1
+            body = {
+                "prompt": f"{STORY} Part {part}.",
+                "max_tokens": 1500,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+            }
+            with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
+                for line in answer.iter_lines():
+                    tokens[0] += line.startswith("data:")
+                    if stop.is_set():
+                        return
 
 
 def order(asking: subprocess.Popen[str], word: str) -> int:
