@@ -19,7 +19,7 @@ import platformdirs
 import torch
 import triton
 
-from kernels.gpu.tiles import CLASSES, TABLES, PackedTile, Tile, default_tile, row_class
+from kernels.gpu.tiles import CLASSES, PACKED_TABLES, TABLES, PackedTile, Tile, default_tile, row_class
 
 Key = tuple[int, int, str, int]
 """n, k, what is computed, row class."""
@@ -93,8 +93,10 @@ def tile_for(card: str, rows: int, n: int, k: int, epilogue: str) -> Tile:
 
 
 def packed_tile_for(card: str, rows: int, n: int, k: int, product: str) -> PackedTile | None:
-    """The tile measured on this box for a product, `form-epilogue`, of packed weights; None where there is none."""
-    return measured_here(card).packed.get((n, k, product, row_class(rows)))
+    """The tile for a product, `form-epilogue`, of packed weights: measured on this box, or on a card named so; None
+    where neither was."""
+    key = (n, k, product, row_class(rows))
+    return measured_here(card).packed.get(key) or PACKED_TABLES.get(card, {}).get(key)
 
 
 def _key(row: list[object]) -> Key:

@@ -67,3 +67,9 @@ MEASURED: dict[str, tuple[Row, ...]] = {
         (151936, 4096, "store", 128, 128, 64, 64, 8, 3, False),
     ),
 }
+
+PackedRow = tuple[int, int, str, int, int, int]
+"""n, k, form-epilogue, row class, then the tile: tiles, depth."""
+
+MEASURED_PACKED: dict[str, tuple[PackedRow, ...]] = {}
+"""The same for packed weights; where a card or a product is missing, the tile is computed (`skinny.py`)."""

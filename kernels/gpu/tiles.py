@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels.gpu.tile_data import MEASURED
+from kernels.gpu.tile_data import MEASURED, MEASURED_PACKED
 
 MAX_SKINNY_ROWS = 128
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -73,6 +73,11 @@ TABLES: dict[str, dict[tuple[int, int, str, int], Tile]] = {
     card: {row[:4]: Tile(*row[4:]) for row in rows} for card, rows in MEASURED.items()
 }
 """Per device name: (n, k, epilogue, class) to the measured tile."""
+
+PACKED_TABLES: dict[str, dict[tuple[int, int, str, int], PackedTile]] = {
+    card: {row[:4]: PackedTile(*row[4:]) for row in rows} for card, rows in MEASURED_PACKED.items()
+}
+"""The same for packed weights, whose key has `form-epilogue`."""
 
 
 def row_class(rows: int) -> int:

@@ -14,7 +14,7 @@ from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import Packed, PackedForm
 from kernels.gpu.skinny import device_of, packed_candidates, skinny
-from kernels.gpu.tiles import PackedTile
+from kernels.gpu.tiles import PackedTile, row_class
 from tests.gpu.first_skinny import FirstPacked, first_skinny
 from tests.gpu.setting import (
     SHAPES,
@@ -129,6 +129,11 @@ def tune_packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "fp8"), rows:
                         ms = graph_ms(partial(_chain, ws, x, out, epilogue, tile), 5) / copies
                         found.append((ms, f"{tile.tiles}x{tile.depth}" if tile else "computed"))
                     found.sort()
+                    choice = next(tile for tile in found if tile[1] != "computed")
+                    computed = next(ms for ms, what in found if what == "computed")
+                    if choice[0] < 0.98 * computed:
+                        tiles, depth = choice[1].split("x")
+                        say(f'    ({n}, {k}, "{form}-{epilogue}", {row_class(count)}, {tiles}, {depth}),')
                     row(
                         f"tiles {shape} {name} {form} {count} rows, TB/s: "
                         + ", ".join(f"{what} {one.nbytes / ms / 1e9:.2f}" for ms, what in found)

@@ -1,0 +1,55 @@
+"""How packed products are launched on cards of several sizes, without one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.gpu.launch import LaunchMode
+from kernels.gpu.linear import Epilogue
+from kernels.gpu.packing import PackedForm
+from kernels.gpu.skinny import Device, Launch, plan
+from kernels.gpu.tiles import PackedTile
+
+CARDS = [Device("small", 40, 98 << 10), Device("middle", 108, 162 << 10), Device("large", 132, 226 << 10)]
+PRODUCTS = [(6144, 4096, Epilogue.STORE), (2048, 2048, Epilogue.ADD), (12288, 4096, Epilogue.GATED),
+            (151936, 4096, Epilogue.STORE), (48, 64, Epilogue.STORE)]  # fmt: skip
+
+
+def planned(
+    form: PackedForm, n: int, k: int, rows: int, epilogue: Epilogue, card: Device, **tile: int
+) -> Launch | None:
+    wide = 2 * n if epilogue is Epilogue.GATED else n
+    segments = 8 if wide <= 8192 and k >= 2048 else 4
+    chosen = PackedTile(**tile) if tile else None
+    return plan(form, segments, n, k, rows, epilogue, torch.float16, LaunchMode.EARLY, card, chosen)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("form", list(PackedForm))
+def test_every_output_is_owned_and_every_block_fits(form: PackedForm, card: Device) -> None:
+    for n, k, epilogue in PRODUCTS:
+        for rows in (1, 9, 17, 33):
+            launch = planned(form, n, k, rows, epilogue, card)
+            if launch is None:
+                assert rows > 16, "few rows must fit any card"
+                continue
+            defines = dict(launch.defines)
+            assert launch.shared <= card.shared
+            assert defines["NT"] * 8 >= rows
+            assert defines["TILES"] * defines["NT"] <= 16, "sums in registers"
+            owned = 16 * defines["TILES"] // (2 if epilogue is Epilogue.GATED else 1)
+            assert (launch.grid - 1) * owned < n <= launch.grid * owned
+            assert launch.threads == 32 * defines["SEGMENTS"]
+            # Registers that the kernel may use must let its blocks run at once.
+            assert defines["BLOCKS"] * launch.threads * 96 <= 65536
+
+
+def test_a_wide_product_fills_the_card_in_one_wave() -> None:
+    launch = planned(PackedForm.Q4, 6144, 4096, 1, Epilogue.STORE, CARDS[2])
+    assert launch is not None
+    assert launch.grid == 128
+
+
+def test_a_tile_that_does_not_fit_is_not_launched() -> None:
+    assert planned(PackedForm.Q8, 4096, 4096, 1, Epilogue.ADD, CARDS[0], tiles=4, depth=8) is None
