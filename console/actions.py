@@ -78,6 +78,17 @@ ACTIONS: tuple[Action, ...] = (
     ),
 )
 
+REPLAY_ACTIONS: tuple[Action, ...] = (
+    Action("pause", "p,space", "p", "play", "Play on, or stand still; at the end, from the beginning."),
+    Action("step(-1)", "left", "← →", "second", "Go a second back or on; with shift, a minute."),
+    Action("faster(1)", "plus,equals_sign", "+ -", "speed", "Play at 1, 4 or 16 times the speed."),
+    Action("faster(-1)", "minus", "", "slower", ""),
+    Action("ask_time", "g", "g", "time", "Go to a time of day."),
+    Action("go_to_end(False)", "home", "home", "beginning", "Go to the beginning; end to the end."),
+    Action("go_to_end(True)", "end", "", "end", ""),
+)
+"""What keys do in a recording, beside or in place of what they do otherwise."""
+
 
 def groups() -> list[tuple[str, list[Action]]]:
     """The actions that have a sentence, under a title for where they work: everywhere, each view's key, some views."""

@@ -228,24 +228,26 @@ class ConsoleApp(App[int]):
         age = None
         if moment is not None:
             age = self._clock() - (self._playhead.held or moment.at) + moment.health.snapshot_age_s
-        link = Link(
-            url=self.engine.source.url,
-            age_s=age,
-            error=self.engine.error,
-            paused=self._playhead.paused,
-            notice=self._recorder.trouble if self._recorder else None,
-            place=self._place(),
-        )
         self._view = screen_view(
             moment.health if moment else None,
             track,
-            link,
+            self._link(age),
             self.state.filter,
             textures=self._look.textures,
             fed=self._clerk.fed,
             writes=self._clerk.writes,
         )
         self._states[self._open] = self.board.show(self._view, self._open, self.state)
+
+    def _link(self, age_s: float | None) -> Link:
+        return Link(
+            url=self.engine.source.url,
+            age_s=age_s,
+            error=self.engine.error,
+            paused=self._playhead.paused,
+            notice=self._recorder.trouble if self._recorder else None,
+            place=self._place(),
+        )
 
     def _before_eyes(self) -> Seen:
         """What the clerk goes by."""

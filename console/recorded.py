@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import zlib
 from bisect import bisect_right
@@ -82,7 +83,7 @@ class Recording:
             session, began, url = file.execute(
                 "SELECT id, began, url FROM session ORDER BY began <= ? DESC, abs(began - ?) LIMIT 1", (moment, moment)
             ).fetchone()
-            self._enter(file, session, moment)
+            self._enter(file, moment, session)
             miss = file.execute(
                 "SELECT first, reason FROM miss WHERE session = ? AND first <= ? ORDER BY first DESC LIMIT 1",
                 (session, moment),
@@ -95,6 +96,7 @@ class Recording:
         """When the first snapshot after `at` came; None where there is none."""
         moment = _micro(at)
         with self._reading() as file:
+            self._enter(file, moment)
             inside = self._block.next_after(moment)
             if inside is None:
                 inside = file.execute(
@@ -110,6 +112,13 @@ class Recording:
         while at is not None and at <= end:
             yield self.seen(at)
             at = self.next_after(at)
+
+    def seconds(self, begin: float, end: float) -> Iterator[Seen]:
+        """The first snapshot of each second from `begin` to `end`."""
+        at = self.next_after(begin - 1 / _MICRO)
+        while at is not None and at <= end:
+            yield self.seen(at)
+            at = self.next_after(math.floor(at) + 1 - 1 / _MICRO)
 
     def gaps(self) -> tuple[Gap, ...]:
         """Every stretch without snapshots, in order."""
@@ -153,16 +162,17 @@ class Recording:
             self._block = _Block()
             raise NotARecording(f"{self.path} is damaged: {error}", damaged=True) from error
 
-    def _enter(self, file: sqlite3.Connection, session: int, moment: int) -> None:
-        """Make `_block` the one with the newest snapshot of the session up to `moment`."""
-        tail = file.execute("SELECT min(at) FROM tail WHERE session = ?", (session,)).fetchone()[0]
+    def _enter(self, file: sqlite3.Connection, moment: int, session: int | None = None) -> None:
+        """Make `_block` the one with the newest snapshot up to `moment`, of that session where one is given."""
+        ours = "(:session IS NULL OR session = :session)"
+        given = {"session": session, "moment": moment}
+        tail = file.execute(f"SELECT min(at) FROM tail WHERE {ours}", given).fetchone()[0]
         if tail is not None and tail <= moment:
-            rows = file.execute("SELECT line FROM tail WHERE session = ? ORDER BY at", (session,)).fetchall()
+            rows = file.execute(f"SELECT line FROM tail WHERE {ours} ORDER BY at", given).fetchall()
             self._block.load(tail, [line for (line,) in rows])
             return
         row = file.execute(
-            "SELECT first, snapshots FROM block WHERE first <= ? AND session = ? ORDER BY first DESC LIMIT 1",
-            (moment, session),
+            f"SELECT first, snapshots FROM block WHERE first <= :moment AND {ours} ORDER BY first DESC LIMIT 1", given
         ).fetchone()
         if row is None:
             self._block.load(None, [])

@@ -33,6 +33,7 @@ CREATE TABLE block (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, session INTEGER NOT NULL, snapshots INTEGER NOT NULL,
     data BLOB NOT NULL
 );
+CREATE INDEX block_span ON block (first, last, session);
 CREATE TABLE tail (at INTEGER PRIMARY KEY, session INTEGER NOT NULL, line BLOB NOT NULL);
 CREATE TABLE miss (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, session INTEGER NOT NULL, tries INTEGER NOT NULL,

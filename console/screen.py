@@ -25,6 +25,7 @@ class Link:
     error: str | None = None
     paused: bool = False
     notice: str | None = None
+    recorded: str | None = None
     place: str = ""
 
     @property

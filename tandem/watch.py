@@ -31,6 +31,9 @@ def console(
     record: Annotated[
         Path | None, typer.Option("--record", metavar="FILE", help="Keep everything seen in FILE, for --replay.")
     ] = None,
+    replay: Annotated[
+        Path | None, typer.Option("--replay", metavar="FILE", help="Show what FILE recorded, in place of an engine.")
+    ] = None,
     headless: Annotated[bool, typer.Option("--headless", help="With --record: show nothing, only record.")] = False,
     web: Annotated[bool, typer.Option("--web", help="Serve the console to browsers of this box.")] = False,
     web_port: Annotated[int, typer.Option("--web-port", metavar="PORT", help="Where --web listens; 0: a free one.")] = (
@@ -56,6 +59,8 @@ def console(
     """Watch lanes, memory, roles and the queue, live. Exit 3 where nothing answers to --once."""
     if json and not once:
         raise CommandError("--json goes with --once", Exit.USAGE)
+    if replay is not None and (url or once or record is not None or write):
+        raise CommandError("--replay goes with none of --url, --once, --record and --write", Exit.USAGE)
     if headless or (record is not None and once):
         if record is None or once:
             raise CommandError("--headless goes with --record, and --record not with --once", Exit.USAGE)
@@ -63,7 +68,9 @@ def console(
 
         raise typer.Exit(run_headless(_addresses(url or [], several=False)[0], record))
     chosen = _theme(theme)
-    addresses = _addresses(url or [], several=not once)
+    addresses = () if replay is not None else _addresses(url or [], several=not once)
+    if record is not None and len(addresses) > 1:
+        raise CommandError("--record keeps one engine; name it with --url", Exit.USAGE)
     if web:
         if once or record is not None:
             raise CommandError(
@@ -72,12 +79,17 @@ def console(
         from console.browser import serve
 
         named = [word for address in addresses for word in ("--url", address)]
+        named += ["--replay", str(replay.absolute())] if replay is not None else []
         inner = [sys.executable, "-m", "tandem", "console", *named, "--theme", chosen.value]
         raise typer.Exit(serve([*inner, "--write"] if write else inner, web_port))
     from console.browser import in_browser
 
     if not once and not in_browser() and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise CommandError("the console needs a terminal; --once prints one frame of text", Exit.USAGE)
+    if replay is not None:
+        from console.replay import replay as play
+
+        raise typer.Exit(play(replay, theme=chosen, mouse=mouse))
     from console.main import Options, Printed, run
 
     printed = Printed.JSON if json else Printed.FRAME if once else None

@@ -18,7 +18,7 @@ def header(health: Health | None, track: Track, link: Link) -> HeaderView:
         word = CONNECTING_WORD
     else:
         word = STATUS_WORDS[health.status]
-    freshness = "live"
+    freshness = "live" if link.recorded is None else f"recorded {link.recorded}"
     if health is None or link.age_s is None:
         freshness = "no answer yet" if link.error is None else literal(link.error)
     elif link.paused:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -14,7 +15,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from console.actions import groups
+from console.actions import Action, groups
 from console.look import Look
 from console.tones import Tone
 from console.words import FINISH_WORDS, LANE_WORDS, LEVEL_WORDS, ROLE_WORDS, WAIT_WORDS, Word
@@ -91,9 +92,11 @@ class HelpScreen(ModalScreen[None]):
     HelpScreen Static { width: 1fr; background: transparent; }
     """
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, first: Mapping[str, Sequence[Action]] = MappingProxyType({})) -> None:
+        """`first` are groups of keys that stand before those of the registry."""
         super().__init__()
         self._look = look
+        self._first = first
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as page:
@@ -113,9 +116,9 @@ class HelpScreen(ModalScreen[None]):
         page = Table.grid(padding=(0, 1), expand=True)
         page.add_column(width=7, no_wrap=True)
         page.add_column(ratio=1)
-        for title, actions in groups():
+        for title, actions in [*self._first.items(), *groups()]:
             page.add_row("", Text(title, styles[Tone.TITLE]))
-            for action in actions:
+            for action in filter(lambda action: action.help, actions):
                 page.add_row(Text(action.shown_key, styles[Tone.KEY]), Text(action.help, styles[Tone.TEXT]))
             page.add_row("", "")
         page.add_row("", Text("signs", styles[Tone.TITLE]))

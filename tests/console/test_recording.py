@@ -77,6 +77,9 @@ def test_every_snapshot_comes_back_equal_in_any_order(tmp_path: Path) -> None:
             assert seen.health == healths[index]
         assert [seen.health for seen in recording.between(BEGIN + 29, BEGIN + 31)] == healths[116:125]
         assert recording.next_after(recording.end) is None
+        for index in (350, 20, 150, 119, 240, 0):
+            assert recording.next_after(BEGIN + index * 0.25) == BEGIN + (index + 1) * 0.25
+        assert recording.next_after(0) == BEGIN
         assert recording.gaps() == ()
 
 

@@ -1,0 +1,179 @@
+"""`--replay`: the console over a recording in place of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+
+from console.actions import REPLAY_ACTIONS
+from console.app import ConsoleApp
+from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable
+from console.draw.scrub import clock_of
+from console.history import Track
+from console.look import ThemeName
+from console.recorded import Recording
+from console.recording import NotARecording
+from console.screen import Link
+from console.spans import literal
+from console.tape import Tape
+from console.timeline import Moment
+from console.widgets.help_screen import HelpScreen
+from console.widgets.scrub_bar import ScrubBar, TimeBar
+from engine.protocol import ActionReply, Health, LedgerRow, LogPage, RequestsPage
+
+TICK_S = 0.1
+# How often the file is asked how far it reaches.
+REFRESH_S = 1.0
+_USAGE, _FAILURE = 2, 1
+_NOT_HERE = "not in a recording"
+
+
+class RecordedDesk:
+    """Answers what a recording can: nothing beside snapshots."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = path.name
+
+    async def fetch(self) -> Health:
+        raise Unreachable(_NOT_HERE)
+
+    async def fetch_requests(self, query: RequestsQuery) -> RequestsPage:
+        raise Unknown(_NOT_HERE)
+
+    async def fetch_request(self, request_id: str) -> LedgerRow:
+        raise Unknown(_NOT_HERE)
+
+    async def fetch_log(self, after: int, limit: int = LOG_PAGE) -> LogPage:
+        raise Unknown(_NOT_HERE)
+
+    async def act(self, act: Act) -> ActionReply:
+        raise Unreachable(_NOT_HERE)
+
+
+class ReplayApp(ConsoleApp):
+    """The same screen over a tape: its position is the clock, its newest snapshot the one that was newest then."""
+
+    BINDINGS = [Binding(action.keys, action.name, action.label, show=False) for action in REPLAY_ACTIONS]  # noqa: RUF012
+
+    def __init__(self, desk: RecordedDesk, tape: Tape, *, theme: ThemeName = ThemeName.DARK) -> None:
+        super().__init__([desk], theme=theme, clock=lambda: tape.position)
+        self._tape = tape
+        self._scrub = ScrubBar()
+        self._lost: str | None = None
+        self._trouble: str | None = None
+
+    def compose(self) -> ComposeResult:
+        yield from super().compose()
+        yield self._scrub
+        yield TimeBar()
+
+    async def _watch(self, index: int) -> None:
+        """Show what changes as the tape moves."""
+        ticks = 0
+        while True:
+            if ticks % round(REFRESH_S / TICK_S) == 0:
+                self._refresh_tape()
+            ticks += 1
+            self._show()
+            await asyncio.sleep(TICK_S)
+
+    def _show(self) -> None:
+        super()._show()
+        self._scrub.show(self._tape.view(), self._look)
+
+    def _seen(self) -> tuple[Moment | None, Track]:
+        try:
+            seen = self._tape.seen()
+            self._lost = seen.error
+            moment = Moment(seen.health, seen.at) if seen.health is not None else None
+            return moment, self._tape.track(self._tape.position)
+        except NotARecording as error:
+            self._trouble = str(error)
+            return None, Track()
+
+    def _link(self, age_s: float | None) -> Link:
+        return Link(
+            url=self.engine.source.url,
+            age_s=age_s,
+            error=self._trouble or self._lost,
+            place=self.engine.source.url,
+            recorded=clock_of(self._tape.position),
+        )
+
+    def _refresh_tape(self) -> None:
+        try:
+            self._tape.refresh()
+        except NotARecording as error:
+            self._trouble = str(error)
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(self._look, {"in a recording": REPLAY_ACTIONS}))
+
+    def action_pause(self) -> None:
+        self._tape.toggle()
+        self._show()
+
+    def action_step(self, seconds: int) -> None:
+        self._tape.step(seconds)
+
+    def action_live(self) -> None:
+        self.action_go_to_end(True)
+
+    def action_go_to_end(self, last: bool) -> None:
+        begin, end = self._tape.begin, self._tape.end
+        self._tape.go_to(end if last else begin)
+
+    def action_faster(self, steps: int) -> None:
+        self._tape.faster(steps)
+        self._show()
+
+    def action_ask_time(self) -> None:
+        self.query_one(TimeBar).open()
+
+    def on_time_bar_asked(self, message: TimeBar.Asked) -> None:
+        found = moment_of(message.text, self._tape.position, self._tape.begin, self._tape.end)
+        if isinstance(found, str):
+            self._say(found, good=False)
+        else:
+            self._tape.go_to(found)
+
+
+def moment_of(text: str, position: float, begin: float, end: float) -> float | str:
+    """The moment between `begin` and `end` that a time of day means, the nearest to `position` where there are several
+    days; or a sentence that says why there is none. Times are local, `HH:MM` or `HH:MM:SS`."""
+    for form in ("%H:%M:%S", "%H:%M"):
+        try:
+            time = datetime.strptime(text.strip(), form).time()
+            break
+        except ValueError:
+            continue
+    else:
+        return f"{literal(text)!r} is no time; allowed: HH:MM or HH:MM:SS"
+    day = datetime.fromtimestamp(begin).date()
+    found: list[float] = []
+    while day <= datetime.fromtimestamp(end).date():
+        when = datetime.combine(day, time).timestamp()
+        # The first second of a recording begins before its first snapshot.
+        if begin - 1 <= when <= end:
+            found.append(max(begin, when))
+        day += timedelta(days=1)
+    if not found:
+        return f"{time} is not in the recording, which goes from {clock_of(begin)} to {clock_of(end)}"
+    return min(found, key=lambda when: abs(when - position))
+
+
+def replay(path: Path, *, theme: ThemeName = ThemeName.DARK, mouse: bool = True) -> int:
+    """Show a recording until a person leaves; returns the exit code."""
+    try:
+        with Recording(path) as recording:
+            app = ReplayApp(RecordedDesk(path), Tape(recording), theme=theme)
+            result = asyncio.run(app.run_async(mouse=mouse))
+    except NotARecording as error:
+        print(f"tandem console: --replay: {error}", file=sys.stderr)
+        return _FAILURE if error.damaged else _USAGE
+    return app.return_code or 0 if result is None else result

@@ -1,0 +1,91 @@
+"""The lower edge in a recording: the line that shows the place in it, and the line in which a time is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.geometry import Region as Area
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Input
+
+from console.draw.scrub import scrub
+from console.look import Look
+from console.spans import Line
+from console.tape import TapeView
+
+
+class ScrubBar(Widget):
+    """One line under the board; painted only when it changes."""
+
+    DEFAULT_CSS = """
+    ScrubBar {
+        dock: bottom;
+        height: 1;
+        background: transparent;
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line: Line = ()
+        self._strip = Strip.blank(0)
+
+    def show(self, view: TapeView, look: Look) -> None:
+        """Draw how the tape stands."""
+        line = scrub(view, self.size.width)
+        strip = Strip(look.segments(line))
+        if line != self._line or strip != self._strip:
+            self._line, self._strip = line, strip
+            self.refresh()
+
+    def render_lines(self, crop: Area) -> list[Strip]:
+        return [self._strip.crop_extend(crop.x, crop.right, None)] * crop.height
+
+
+class TimeBar(Input):
+    """Asks for a time of day; Enter goes there, Escape closes it."""
+
+    DEFAULT_CSS = """
+    TimeBar {
+        layer: above;
+        dock: bottom;
+        height: 1;
+        border: none;
+        padding: 0 1 !important;
+        background: #303030;
+        color: #eeeeee;
+        &:focus { border: none; }
+        &:nocolor { background: ansi_default; color: ansi_default; }
+    }
+    """
+
+    @dataclass
+    class Asked(Message):
+        """A person typed a time."""
+
+        text: str
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="HH:MM:SS; Enter goes there, Escape closes", max_length=20, compact=True)
+        self.cursor_blink = False
+        self.display = False
+
+    def open(self) -> None:
+        """Show it empty, ready to type."""
+        self.value = ""
+        self.display = True
+        self.screen.set_focus(self)
+
+    def close(self) -> None:
+        self.display = False
+        self.screen.set_focus(None)
+
+    def key_escape(self) -> None:
+        self.close()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.close()
+        self.post_message(self.Asked(event.value))
