@@ -108,8 +108,7 @@ def test_a_file_that_cannot_be_used_is_said_once_and_tried_again(
         assert str(path) in said[0].getMessage()
         assert "serving goes on" in said[0].getMessage()
         path.rename(tmp_path / "aside")
-        assert wait_until(lambda: ledger.state().written == 1)
-        assert ledger.state().defect is None
+        assert wait_until(lambda: ledger.state().written == 1 and ledger.state().defect is None)
     assert caplog.records[-1].getMessage() == "the ledger is written again"
     assert ids(path) == ["req-1"]
 

@@ -1,0 +1,24 @@
+"""From settings to what the engine and its service are started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.configure import engine_config, service_config
+from tandem.origins import resolve
+
+
+def test_the_ledger_and_the_aliases_follow_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = resolve().settings
+    config = engine_config(settings, Path("m.gguf"), "m")
+    assert (config.ledger_days, config.ledger_rows) == (30.0, 1_000_000)
+    assert not service_config(settings).vllm_metrics
+    monkeypatch.setenv("TANDEM_LEDGER_DAYS", "0")
+    monkeypatch.setenv("TANDEM_LEDGER_ROWS", "5")
+    monkeypatch.setenv("TANDEM_METRICS_ALIASES", "vllm")
+    settings = resolve().settings
+    config = engine_config(settings, Path("m.gguf"), "m")
+    assert (config.ledger_days, config.ledger_rows) == (0.0, 5)
+    assert service_config(settings).vllm_metrics
