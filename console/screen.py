@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from console import figures
 from console.feeds import NOTHING_FED, Fed
 from console.history import Track
 from console.tones import Tone
@@ -194,18 +196,27 @@ class RoleView:
     to_fit: str | None
 
 
-@dataclass(frozen=True)
-class QueueView:
+class QueueView(NamedTuple):
+    """A waiting request. There may be hundreds of them, so what it says of its figures is made when it is shown."""
+
     id: str
     client: str
     word: Word
-    prompt: str
-    since: str
     reason: str
-    prompt_tokens: int = 0
-    max_tokens: int = 0
-    since_s: float = 0.0
-    home: int | None = None
+    prompt_tokens: int
+    max_tokens: int
+    since_s: float
+    home: int | None
+
+    @property
+    def since(self) -> str:
+        """How long it waits."""
+        return figures.span(self.since_s)
+
+    @property
+    def prompt(self) -> str:
+        """How long its prompt is."""
+        return f"{figures.count(self.prompt_tokens)} tok"
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, overload
 
 from console.spans import Line, Span, fit, width_of
@@ -40,6 +42,17 @@ class DrawnAsShown(Sequence[Line]):
         if isinstance(index, slice):
             return tuple(self._draw(line) for line in range(*index.indices(self._length)))
         return self._draw(range(self._length)[index])
+
+
+def in_blocks(heights: Sequence[int], draw: Callable[[int, int], Line]) -> DrawnAsShown:
+    """A body of blocks under one another: `draw` makes the line of a block's index and the line's place in it."""
+    starts = list(accumulate(heights, initial=0))
+
+    def line(at: int) -> Line:
+        index = bisect_right(starts, at) - 1
+        return draw(index, at - starts[index])
+
+    return DrawnAsShown(starts[-1], line)
 
 
 @dataclass(frozen=True)

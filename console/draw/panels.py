@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from console import figures
 from console.bars import FILL, TRACK, Part, stacked
-from console.draw.frame import Sheet
+from console.draw.frame import Sheet, in_blocks
 from console.screen import MemoryView, PoolView, QueueView, RoleView, ScreenView
 from console.spans import Align, Line, Span, column, parts, spread, width_of, wrap
 from console.tones import Tone
@@ -204,25 +206,43 @@ def queue(view: ScreenView, width: int) -> Sheet:
         return Sheet("queue")
     if not view.queue_total:
         return Sheet("queue", body=((Span("○ nothing waits", Tone.DIM),),))
-    body: list[Line] = []
-    for entry in view.queue:
-        body += _queued(entry, width)
-    if not body:
-        body.append((Span(f"none of {view.queue_total} matches the filter", Tone.DIM),))
+    if not view.queue:
+        return Sheet("queue", body=((Span(f"none of {view.queue_total} matches the filter", Tone.DIM),),))
+
+    def line(index: int, part: int) -> Line:
+        entry = view.queue[index]
+        return _asker(entry, width) if part == 0 else _sentence(entry, width)[part - 1]
+
+    heights = [1 + len(_wrapped(_said(entry), width - 2)) for entry in view.queue]
     shown = f"{len(view.queue)} of {view.queue_total}" if len(view.queue) != view.queue_total else str(view.queue_total)
-    return Sheet("queue", (Span(f"{shown} waiting", Tone.WAIT_STRONG),), tuple(body))
+    return Sheet("queue", (Span(f"{shown} waiting", Tone.WAIT_STRONG),), in_blocks(heights, line))
 
 
-def _queued(entry: QueueView, width: int) -> list[Line]:
+def _said(entry: QueueView) -> str:
+    return f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word
+
+
+# Most of a long queue says the same few sentences.
+@lru_cache(maxsize=1024)
+def _wrapped(text: str, width: int) -> tuple[str, ...]:
+    return tuple(wrap(text, width)) or ("",)
+
+
+def _asker(entry: QueueView, width: int) -> Line:
     left: Line = (
         Span(f"{entry.word.glyph} ", entry.word.tone),
         Span(f"{entry.client} ", Tone.STRONG),
         Span(entry.id, Tone.DIM),
     )
-    right = parts([(Span(entry.prompt, Tone.TEXT),), (Span(f"{entry.since:>6}", Tone.WAIT),)], width // 2)
-    lines = [spread(left, (Span(" "), *right), width)]
-    first, *rest = wrap(f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word, width - 2) or [""]
+    asks: Line = (Span(entry.prompt, Tone.TEXT),)
+    right = parts([asks, (Span(f"{entry.since:>6}", Tone.WAIT),)], width // 2)
+    return spread(left, (Span(" "), *right), width)
+
+
+def _sentence(entry: QueueView, width: int) -> tuple[Line, ...]:
+    first, *rest = _wrapped(_said(entry), width - 2)
     state = first[: len(entry.word.word)]
-    lines.append((Span(f"  {state}", Tone.WAIT), Span(first[len(state) :])))
-    lines += [(Span(f"  {part}"),) for part in rest]
-    return lines
+    return (
+        (Span(f"  {state}", Tone.WAIT), Span(first[len(state) :])),
+        *((Span(f"  {part}"),) for part in rest),
+    )

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from console import figures
 from console.draw import lanes
-from console.draw.frame import DrawnAsShown, RowAt, Sheet
+from console.draw.frame import RowAt, Sheet, in_blocks
 from console.screen import QueueView, ScreenView
 from console.spans import Align, Line, Span, column, parts, wrap
 from console.tones import Tone
@@ -54,23 +54,22 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
     if not entries:
         return Sheet("queue", body=((Span(f"none of {view.queue_total} matches the filter", Tone.DIM),),))
     rows: list[RowAt] = []
-    owners: list[int] = []
-    for index, entry in enumerate(entries):
+    first = 0
+    for entry in entries:
         lines = 1 + len(_reason(entry.reason, width))
-        rows.append(RowAt(entry.id, len(owners), lines))
-        owners += [index] * lines
+        rows.append(RowAt(entry.id, first, lines))
+        first += lines
     columns = _columns(width)
 
-    def line(at: int) -> Line:
-        index = owners[at]
-        entry, part = entries[index], at - rows[index].first
+    def line(index: int, part: int) -> Line:
+        entry = entries[index]
         if not part:
             return _row(entry, index + 1, columns)
         return (Span("     ↳ " if part == 1 else "       ", Tone.WAIT), Span(_reason(entry.reason, width)[part - 1]))
 
     head = (*_states(view, width), _titles(columns))
     foot: Line = (Span("enter", Tone.KEY), Span(" opens a request", Tone.DIM))
-    body = DrawnAsShown(len(owners), line)
+    body = in_blocks([row.lines for row in rows], line)
     return Sheet("queue", _summary(view, entries), body, foot, head=head, rows=tuple(rows))
 
 

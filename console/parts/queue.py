@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from console import figures
 from console.screen import QueueView
 from console.spans import literal
 from console.words import WAIT_WORDS, Word
@@ -16,8 +15,6 @@ def queued(entry: Queued) -> QueueView:
         id=literal(entry.id),
         client=literal(entry.client),
         word=Word(word.glyph, f"waits for slot{home}, its own", word.tone) if home else word,
-        prompt=f"{figures.count(entry.prompt_tokens)} tok",
-        since=figures.span(entry.since_s),
         reason=literal(entry.reason),
         prompt_tokens=entry.prompt_tokens,
         max_tokens=entry.max_tokens,
