@@ -35,6 +35,8 @@ def claimed(port: int, state_dir: Path) -> Iterator[None]:
             if port:
                 stack.enter_context(held(port_lock(port)))
         except Held:
+            # What this one took is not what stands in its way.
+            stack.close()
             check_unclaimed(port, state_dir)
             raise CommandError(f"the supervisor of {state_dir} has just begun", Exit.REFUSED) from None
         yield
