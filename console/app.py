@@ -129,7 +129,7 @@ class ConsoleApp(App[int]):
     def compose(self) -> ComposeResult:
         yield self.board
         yield FilterBar()
-        yield NoticeBar(self._look)
+        yield NoticeBar()
 
     def on_mount(self) -> None:
         self.animation_level = "none"
@@ -282,7 +282,7 @@ class ConsoleApp(App[int]):
         self._clerk.nudge()
 
     def _say(self, text: str, *, good: bool) -> None:
-        self.query_one(NoticeBar).say(literal(text), good=good)
+        self.query_one(NoticeBar).say(literal(text), self._look, good=good)
 
     def _play(self, playhead: Playhead) -> None:
         self._playhead = playhead

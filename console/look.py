@@ -68,10 +68,12 @@ class Look:
         return self.plain or self.ascii
 
     def segments(self, line: Line) -> list[Segment]:
-        """The line as it is sent: the one place where tones become styles and glyphs become ASCII."""
-        if self.ascii:
-            return [Segment(ascii_text(text), self.styles[tone]) for text, tone in line]
-        return [Segment(text, self.styles[tone]) for text, tone in line]
+        """The line as it is sent: tones become styles, and glyphs what may be sent."""
+        return [Segment(self.shown(text), self.styles[tone]) for text, tone in line]
+
+    def shown(self, text: str) -> str:
+        """The text in glyphs that may be sent."""
+        return ascii_text(text) if self.ascii else text
 
 
 def look(theme: ThemeName, *, plain: bool = False) -> Look:

@@ -29,7 +29,7 @@ class Command:
 def commands(app: ConsoleApp) -> Iterator[Command]:
     """Everything the palette offers now, in the order in which it lists it."""
     for action in ACTIONS:
-        if action.in_palette:
+        if action.in_palette and (not action.views or app.open_view in action.views):
             yield Command(action.label, action.help, action.name)
     for theme in ThemeName:
         yield Command(f"theme {theme.value}", "Show everything in these colours and signs.", f"theme('{theme.value}')")

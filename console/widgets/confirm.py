@@ -12,6 +12,7 @@ from textual.widgets import Static
 from console.look import Look
 from console.orders import Question
 from console.tones import Tone
+from console.widgets.theme import plain_ascii
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -55,6 +56,7 @@ class ConfirmScreen(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = "to be confirmed"
+            plain_ascii(box, self._look)
             yield Static(self._text(), markup=False)
 
     def action_answer(self, yes: bool) -> None:
@@ -66,8 +68,8 @@ class ConfirmScreen(ModalScreen[bool]):
     def _text(self) -> Text:
         styles = self._look.styles
         text = Text()
-        text.append(self._question.title + "\n\n", styles[Tone.STRONG])
-        text.append(self._question.text + "\n\n", styles[Tone.TEXT])
+        text.append(self._look.shown(self._question.title) + "\n\n", styles[Tone.STRONG])
+        text.append(self._look.shown(self._question.text) + "\n\n", styles[Tone.TEXT])
         text.append(f"at {self._url}\n\n", styles[Tone.DIM])
         text.append("y", styles[Tone.KEY])
         text.append(f"  yes, {self._question.yes}      ", styles[Tone.TEXT])

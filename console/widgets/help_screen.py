@@ -18,6 +18,7 @@ from textual.widgets import Static
 from console.actions import Action, groups
 from console.look import Look
 from console.tones import Tone
+from console.widgets.theme import plain_ascii
 from console.words import FINISH_WORDS, LANE_WORDS, LEVEL_WORDS, ROLE_WORDS, WAIT_WORDS, Word
 
 _ALL = 1 << 20
@@ -48,7 +49,7 @@ class _Signs:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = Text()
         for word in self.words:
-            sign = Text.assemble((word.glyph, self.look.styles[word.tone]), f" {word.word.lower()}")
+            sign = Text.assemble((self.look.shown(word.glyph), self.look.styles[word.tone]), f" {word.word.lower()}")
             if line and line.cell_len + 2 + sign.cell_len > options.max_width:
                 yield line
                 line = Text()
@@ -101,7 +102,8 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as page:
             page.border_title = "tandem console: keys and signs"
-            page.border_subtitle = "↑ ↓ scroll   esc close"
+            page.border_subtitle = self._look.shown("↑ ↓ scroll   esc close")
+            plain_ascii(page, self._look)
             yield Static(self._page(), markup=False)
 
     def action_lines(self, rows: int) -> None:
@@ -112,14 +114,14 @@ class HelpScreen(ModalScreen[None]):
         page.scroll_relative(y=pages * max(1, page.size.height - 1), animate=False)
 
     def _page(self) -> Table:
-        styles = self._look.styles
+        styles, shown = self._look.styles, self._look.shown
         page = Table.grid(padding=(0, 1), expand=True)
         page.add_column(width=7, no_wrap=True)
         page.add_column(ratio=1)
         for title, actions in [*self._first.items(), *groups()]:
-            page.add_row("", Text(title, styles[Tone.TITLE]))
+            page.add_row("", Text(shown(title), styles[Tone.TITLE]))
             for action in filter(lambda action: action.help, actions):
-                page.add_row(Text(action.shown_key, styles[Tone.KEY]), Text(action.help, styles[Tone.TEXT]))
+                page.add_row(Text(shown(action.shown_key), styles[Tone.KEY]), Text(action.help, styles[Tone.TEXT]))
             page.add_row("", "")
         page.add_row("", Text("signs", styles[Tone.TITLE]))
         for title, words in _SIGNS:

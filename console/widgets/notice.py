@@ -28,18 +28,18 @@ class NoticeBar(Static):
     }
     """
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self) -> None:
         super().__init__(markup=False)
-        self._look = look
         self._until: Timer | None = None
         self.display = False
 
-    def say(self, text: str, *, good: bool) -> None:
+    def say(self, text: str, look: Look, *, good: bool) -> None:
         """Show the remark; what is not good begins with a cross."""
         glyph, tone = ("●", Tone.GOOD_STRONG) if good else ("✖", Tone.BAD_STRONG)
-        style = self._look.styles[tone]
+        style = look.styles[tone]
         # On the bar's own ground, not on the board's.
-        self.update(Text.assemble((f"{glyph} ", Style(color=style.color, bold=style.bold)), text))
+        sign = (look.shown(f"{glyph} "), Style(color=style.color, bold=style.bold))
+        self.update(Text.assemble(sign, look.shown(text)))
         self.display = True
         if self._until is not None:
             self._until.stop()

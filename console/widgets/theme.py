@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from textual.containers import VerticalScroll
 from textual.theme import Theme
 
-from console.look import PALETTES, ThemeName
+from console.look import PALETTES, Look, ThemeName
 from console.palettes import LIGHT, Palette
 from console.tones import Tone
 
@@ -48,3 +49,14 @@ def _variables(palette: Palette, strong: str, *, ascii_only: bool) -> dict[str, 
 def default_variables() -> dict[str, str]:
     """The variables of the default theme, for as long as none is chosen."""
     return dict(textual_theme(ThemeName.DARK).variables)
+
+
+def plain_ascii(box: VerticalScroll, look: Look) -> None:
+    """Leave nothing of Textual's own around a page that is not ASCII, where the look sends nothing else."""
+    if not look.ascii:
+        return
+    # A scroll bar is drawn in eighths of a cell; the keys scroll without it.
+    box.styles.scrollbar_size_vertical = 0
+    if look.plain:
+        # Without colour there are no themes, whose frame this would otherwise be.
+        box.styles.border = ("ascii", "ansi_default")

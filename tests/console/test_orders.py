@@ -382,3 +382,24 @@ def test_a_question_says_how_far_a_request_is() -> None:
     assert isinstance(waits, Question)
     assert "out of the queue, where it has waited for 6.4 s" in waits.text
     assert asked(Verb.LOAD, "nobody", body) == "no role 'nobody' is planned here"
+
+
+def test_pages_and_remarks_are_ascii_where_the_look_is() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.play(fake_health.busy, [5.0])
+        stage.app.action_theme("ascii")
+        await stage.pilot.press("6")
+        await stage.until("240 in the ledger")
+        await stage.pilot.press("down", "x")
+        assert isinstance(stage.app.screen, ConfirmScreen)
+        assert stage.text().isascii()
+        await stage.pilot.press("y")
+        assert (await stage.until("* req-7f3a is cancelled")).isascii()
+        for key in ("enter", "5", "8"):
+            await stage.pilot.press(key)
+            assert stage.text().isascii()
+        await stage.pilot.press("question_mark")
+        assert isinstance(stage.app.screen, HelpScreen)
+        assert stage.text().isascii()
+
+    on_stage(act)
