@@ -228,6 +228,7 @@ class _Writer:
         self._file.execute("BEGIN IMMEDIATE")
         close_block(self._file)
         self._file.execute("COMMIT")
+        self._file.execute("PRAGMA incremental_vacuum").fetchall()
         # Readers of a finished recording need no files beside it; one that reads now keeps the log until it leaves.
         self._file.execute("PRAGMA busy_timeout = 0")
         with suppress(sqlite3.OperationalError):
@@ -314,9 +315,10 @@ def _opened(path: Path) -> sqlite3.Connection:
         file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
         try:
             if file.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
-                file.executescript(
-                    f"PRAGMA application_id = {APPLICATION_ID}; BEGIN; {TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;"
-                )
+                # Space that the tail needed can then be given back at the end; must come before the first table.
+                file.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                file.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
             file.execute("PRAGMA journal_mode = WAL")
             file.execute("PRAGMA synchronous = NORMAL")
         except BaseException:

@@ -59,8 +59,8 @@ def console(
     """Watch lanes, memory, roles and the queue, live. Exit 3 where nothing answers to --once."""
     if json and not once:
         raise CommandError("--json goes with --once", Exit.USAGE)
-    if replay is not None and (url or once or record is not None or write):
-        raise CommandError("--replay goes with none of --url, --once, --record and --write", Exit.USAGE)
+    if replay is not None and (url or once or headless or record is not None or write):
+        raise CommandError("--replay goes with none of --url, --once, --record, --headless and --write", Exit.USAGE)
     if headless or (record is not None and once):
         if record is None or once:
             raise CommandError("--headless goes with --record, and --record not with --once", Exit.USAGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +24,8 @@ from console.spans import width_of
 from console.tape import Tape, TapeView
 from console.widgets.notice import NoticeBar
 from engine.protocol import encode
+from tandem.cli import run as run_command
+from tests.console.test_terminal import start
 from tests.support import fake_health
 from tests.support.fake_health import Scene
 
@@ -275,3 +278,54 @@ def test_what_cannot_be_replayed_is_one_line(tmp_path: Path, capsys: pytest.Capt
 
 def test_clock_of_is_local_time() -> None:
     assert clock_of(BEGIN + 61) == "09:01:01"
+
+
+# Taken from a real engine with three slots and five clients, one of which left.
+REAL = Path(__file__).parents[2] / "docs" / "recordings" / "three-lanes.tdm"
+
+
+def test_the_recording_of_a_real_engine(tmp_path: Path) -> None:
+    assert REAL.stat().st_size <= 100_000
+    path = tmp_path / REAL.name
+    shutil.copy(REAL, path)
+    with Recording(path) as recording:
+        begin = recording.begin
+        seen = list(recording.seconds(recording.begin, recording.end))
+        assert recording.gaps() == ()
+    healths = [entry.health for entry in seen if entry.health is not None]
+    assert len(healths) >= 40
+    assert max(health.parallel.decoding for health in healths) == 2
+    assert max(health.parallel.waiting for health in healths) == 2
+    assert healths[-1].parallel.totals.served == 4
+    assert healths[-1].parallel.totals.abandoned == 1
+
+    async def act(stage: Stage, clock: Clock) -> None:
+        clock.now = 14.6
+        text = await stage.text()
+        assert f"recorded {clock_of(begin + 14.6)}" in text
+        for words in ("three-lanes.tdm", "opencode", "Reading, ", "claude-code", "all 3 slots are busy"):
+            assert words in text
+        await stage.pilot.press("end")
+        assert "served 4" in await stage.text()
+
+    on_stage(path, act)
+
+
+def test_the_command_opens_it_in_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / REAL.name
+    shutil.copy(REAL, path)
+    terminal = start(
+        str(path), "import sys; from tandem.cli import run; sys.exit(run(['console', '--replay', sys.argv[1]]))"
+    )
+    terminal.wait_for("recorded ")
+    terminal.child.send("+++")
+    terminal.wait_for("16x")
+    terminal.child.send("q")
+    terminal.end()
+    assert terminal.child.exitstatus == 0
+
+
+@pytest.mark.parametrize("flags", [["--url", URL], ["--once"], ["--record", "g"], ["--write"], ["--headless"]])
+def test_what_replay_does_not_go_with(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["console", "--replay", "f", *flags]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
