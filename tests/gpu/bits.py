@@ -106,6 +106,17 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
                 f"{bad}/{count} differ"
             )
 
+    # The choice on the device: eager, captured, replayed.
+    program.use_graphs = True
+    want = alone[:16].argmax(1).tolist()
+    bad = sum(
+        a != b
+        for _ in range(3)
+        for a, b in zip(program.run_best(pack([share(s) for s in range(16)]), slots.base).tolist(), want, strict=True)
+    )
+    wrong += bad
+    row(f"bits {label} greedy choice on the device, three passes of 16 rows: {bad}/48 differ")
+
     # A chunk against its rows read one by one, and joined by decoding rows.
     text = rng.integers(0, config.vocab, 400).tolist()
     start = 200
