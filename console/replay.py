@@ -64,6 +64,7 @@ class ReplayApp(ConsoleApp):
         super().__init__([desk], theme=theme, clock=lambda: tape.position)
         self._tape = tape
         self._scrub = ScrubBar()
+        self._leapt = False
         self._lost: str | None = None
         self._trouble: str | None = None
 
@@ -91,7 +92,10 @@ class ReplayApp(ConsoleApp):
             seen = self._tape.seen()
             self._lost = seen.error
             moment = Moment(seen.health, seen.at) if seen.health is not None else None
-            return moment, self._tape.track(self._tape.position)
+            position = self._tape.position
+            # After a leap the picture comes first; the rates before it are read for the frame that follows.
+            self._leapt = not self._leapt and not self._tape.carries(position)
+            return moment, Track() if self._leapt else self._tape.track(position)
         except NotARecording as error:
             self._trouble = str(error)
             return None, Track()
@@ -167,6 +171,20 @@ def moment_of(text: str, position: float, begin: float, end: float) -> float | s
     return min(found, key=lambda when: abs(when - position))
 
 
+def refusal(path: Path) -> int | None:
+    """The exit code for a file that cannot be replayed, after one line that says why; None for a recording."""
+    try:
+        Recording(path).close()
+    except NotARecording as error:
+        return _refused(error)
+    return None
+
+
+def _refused(error: NotARecording) -> int:
+    print(f"tandem console: --replay: {error}", file=sys.stderr)
+    return _FAILURE if error.damaged else _USAGE
+
+
 def replay(path: Path, *, theme: ThemeName = ThemeName.DARK, mouse: bool = True) -> int:
     """Show a recording until a person leaves; returns the exit code."""
     try:
@@ -174,6 +192,5 @@ def replay(path: Path, *, theme: ThemeName = ThemeName.DARK, mouse: bool = True)
             app = ReplayApp(RecordedDesk(path), Tape(recording), theme=theme)
             result = asyncio.run(app.run_async(mouse=mouse))
     except NotARecording as error:
-        print(f"tandem console: --replay: {error}", file=sys.stderr)
-        return _FAILURE if error.damaged else _USAGE
+        return _refused(error)
     return app.return_code or 0 if result is None else result

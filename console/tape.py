@@ -132,6 +132,10 @@ class Tape:
     def track(self, when: float) -> Track:
         return self._rates.track(when)
 
+    def carries(self, when: float) -> bool:
+        """Whether the rates before a moment follow from those known, so that they are there at once."""
+        return self._rates.near(when)
+
     def _place(self) -> float:
         return self._from + ((self._clock() - self._since) * self._speed if self._playing else 0.0)
 
@@ -147,8 +151,12 @@ class _Rates:
         self._history = History()
         self._until = float("-inf")
 
+    def near(self, when: float) -> bool:
+        """Whether it is reached by going on."""
+        return self._until <= when <= self._until + _NEAR_S
+
     def track(self, when: float) -> Track:
-        if not self._until <= when <= self._until + _NEAR_S:
+        if not self.near(when):
             self._history, self._until = History(), when - _REBUILT_S
         for seen in self._recording.seconds(self._until, when):
             if seen.health is not None:

@@ -78,6 +78,11 @@ def console(
             )
         from console.browser import serve
 
+        if replay is not None:
+            from console.replay import refusal
+
+            if (code := refusal(replay)) is not None:
+                raise typer.Exit(code)
         named = [word for address in addresses for word in ("--url", address)]
         named += ["--replay", str(replay.absolute())] if replay is not None else []
         inner = [sys.executable, "-m", "tandem", "console", *named, "--theme", chosen.value]

@@ -274,6 +274,8 @@ def test_what_cannot_be_replayed_is_one_line(tmp_path: Path, capsys: pytest.Capt
         said = capsys.readouterr().err
         assert said.startswith(f"tandem console: --replay: {tmp_path / name}")
         assert said.count("\n") == 1
+        assert run_command(["console", "--web", "--replay", str(tmp_path / name)]) == code
+        assert capsys.readouterr().err == said
 
 
 def test_clock_of_is_local_time() -> None:
