@@ -48,11 +48,6 @@ class PackedForm(StrEnum):
         """The form in words, for `/health`."""
         return _LABELS[self]
 
-    @property
-    def least_capability(self) -> tuple[int, int]:
-        """The oldest cards that unpack it in a product: 8-bit floats need their conversion instruction."""
-        return (8, 9) if self in (PackedForm.FP8, PackedForm.NVFP4) else (8, 0)
-
 
 _LABELS = {
     PackedForm.DENSE: "16-bit",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.shapes import ON_CPU, SHAPES, ShapeForm, ShapeRun
+from engine.shapes import LEAST_CAPABILITY, ON_CPU, SHAPES, ShapeForm, ShapeRun
 from tandem import output
 from tandem.exits import CommandError, Exit
 
@@ -85,6 +85,11 @@ def measure(wanted: ShapeAsk, device: str, threads: int | None) -> ShapeReport:
     config = SHAPES[wanted.name]
     config = replace(config, layers=wanted.layers or config.layers)
     if choice.card is not None:
+        least = LEAST_CAPABILITY.get(wanted.form, choice.card.capability)
+        if choice.card.capability < least:
+            have, need = (f"{major}.{minor}" for major, minor in (choice.card.capability, least))
+            shown = f"{choice.card.device} ({choice.card.name})"
+            raise CommandError(f"--form {wanted.form} needs compute capability {need}, {shown} has {have}", Exit.USAGE)
         import torch
 
         from engine.cuda_shapes import run_on_card

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from engine.devices import Card, Cards
 from engine.models.llama import LlamaConfig
 from engine.shapes import SHAPES, ShapeForm, ShapeRun, ShapeStep
 from tandem.bench import shape
@@ -59,6 +60,14 @@ REFUSED = {
 def test_what_cannot_be_measured_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "shape", *REFUSED[words]]) == Exit.USAGE
     assert words in capsys.readouterr().err
+
+
+def test_an_older_card_does_not_run_8_bit_floats(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("engine.devices.look", lambda: Cards((Card(0, "Old", (8, 6), 1 << 30),)))
+    assert run(["bench", "shape", "llama-1b", "--form", "nvfp4"]) == Exit.USAGE
+    assert "--form nvfp4 needs compute capability 8.9, cuda:0 (Old) has 8.6" in capsys.readouterr().err
 
 
 def test_its_flags_belong_to_it(capsys: pytest.CaptureFixture[str]) -> None:
