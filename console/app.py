@@ -12,6 +12,7 @@ from functools import partial
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.filter import LineFilter
 from textual.message import Message
 from textual.widgets import Input
 
@@ -26,7 +27,7 @@ from console.engines import ASIDE_S, POLL_S, RETRY_S, HealthSource, Watched
 from console.feeding import FEED_S
 from console.history import Track, ended_requests
 from console.look import ThemeName, look
-from console.palette import Commands
+from console.palette import Commands, Palette
 from console.past import KEPT_BYTES
 from console.playhead import LIVE, Playhead
 from console.recording import Recorder
@@ -40,7 +41,7 @@ from console.widgets.confirm import ConfirmScreen
 from console.widgets.filter_bar import FilterBar
 from console.widgets.help_screen import HelpScreen
 from console.widgets.notice import NoticeBar
-from console.widgets.theme import default_variables, textual_name, textual_theme
+from console.widgets.theme import AsciiFilter, default_variables, textual_name, textual_theme
 from engine.protocol import Health
 
 _PANEL_PAGE = 8
@@ -125,6 +126,9 @@ class ConsoleApp(App[int]):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return default_variables()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *([AsciiFilter()] if self._look.ascii else [])]
 
     def compose(self) -> ComposeResult:
         yield self.board
@@ -293,6 +297,10 @@ class ConsoleApp(App[int]):
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(self._look))
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(placeholder="find a command", id="--command-palette"))
 
     def action_filter(self) -> None:
         self.query_one(FilterBar).open(self.state.filter)

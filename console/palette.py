@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from console.actions import ACTIONS
 from console.look import ThemeName
@@ -30,12 +30,23 @@ def commands(app: ConsoleApp) -> Iterator[Command]:
     """Everything the palette offers now, in the order in which it lists it."""
     for action in ACTIONS:
         if action.in_palette and (not action.views or app.open_view in action.views):
-            yield Command(action.label, action.help, action.name)
+            yield Command(action.label, f"{action.shown_key}: {action.help}", action.name)
     for theme in ThemeName:
         yield Command(f"theme {theme.value}", "Show everything in these colours and signs.", f"theme('{theme.value}')")
     if len(app.engines) > 1:
         for index, engine in enumerate(app.engines):
             yield Command(f"engine {literal(engine.name)}", literal(engine.said()), f"engine({index})")
+
+
+class Palette(CommandPalette):
+    """Textual's palette in the console's frame, without the glyph that few terminals agree on."""
+
+    DEFAULT_CSS = """
+    Palette SearchIcon { display: none; }
+    Palette #--input, Palette #--input.--list-visible { border: none; padding: 0 1; }
+    Palette > Vertical { margin-top: 2; }
+    Palette CommandList { border: none; scrollbar-size: 0 0; }
+    """
 
 
 class Commands(Provider):

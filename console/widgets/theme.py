@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from rich.segment import Segment
+from textual.color import Color
 from textual.containers import VerticalScroll
+from textual.filter import LineFilter
 from textual.theme import Theme
 
+from console.ascii import ascii_text
 from console.look import PALETTES, Look, ThemeName
 from console.palettes import LIGHT, Palette
 from console.tones import Tone
+
+
+class AsciiFilter(LineFilter):
+    """What the board does to its own lines, for every other widget."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(ascii_text(text), style, control) for text, style, control in segments]
 
 
 def textual_theme(theme: ThemeName) -> Theme:
