@@ -4,6 +4,7 @@ slots    what idle slots cost one request: engines of one and of four slots side
 pollers  what three consoles cost serving: /health asked by three at 4 Hz, and by none, alternating
 health   latency of /health while three slots decode and a fourth reads a long prompt
 start    from `tandem serve` to ready, the model being in the cache
+console  the console on a terminal: first frame, a change to the screen, its share of a core; no engine needed
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import httpx
 
 from tandem.origins import NO_FLAGS
 from tandem.own_engine import engine_for
+from tests.stress.console import console
 
 PAIRS = 10
 TOKENS = 192
@@ -182,7 +184,13 @@ def start() -> None:
             print(f"ready after {time.perf_counter() - began:.1f} s")
 
 
-COMMANDS: dict[str, Callable[[], None]] = {"slots": slots, "pollers": pollers, "health": health, "start": start}
+COMMANDS: dict[str, Callable[[], None]] = {
+    "slots": slots,
+    "pollers": pollers,
+    "health": health,
+    "start": start,
+    "console": console,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
