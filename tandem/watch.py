@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tandem.exits import CommandError, Exit
-from tandem.register import address_of, running
-from tandem.wire import Address
 
 if TYPE_CHECKING:
     from console.look import ThemeName
@@ -111,7 +109,12 @@ def _theme(name: str) -> ThemeName:
 
 def _addresses(urls: list[str], *, several: bool) -> tuple[str, ...]:
     """The engines asked for; with none named the one that runs, or all that run where `several` can be shown."""
+    # The register reads settings, which a named engine's first frame need not wait for.
+    from tandem.wire import Address
+
     if urls:
         return tuple(Address.of(url).url for url in urls)
+    from tandem.register import address_of, running
+
     found = [engine.record.url for engine in running() if engine.record is not None]
     return tuple(found) if several and len(found) > 1 else (address_of(None).url,)
