@@ -16,7 +16,8 @@ from engine.runner import KvAddresses, check_batch
 from kernels.forms import Form, RawTensor
 from kernels.gpu import nvrtc
 from kernels.gpu.kv_moves import move_rows
-from kernels.gpu.program import CudaOps, CudaProgram
+from kernels.gpu.program import CudaOps
+from kernels.gpu.replay import CudaProgram
 from kernels.gpu.weights import FileWeights
 
 

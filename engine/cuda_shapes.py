@@ -15,7 +15,8 @@ from kernels.gpu.argmax import ArgmaxScratch, argmax
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.packing import FP8_BLOCK, STEP, TILE, Packed, PackedForm, pack_fp8
 from kernels.gpu.passes import plan
-from kernels.gpu.program import CudaOps, CudaProgram
+from kernels.gpu.program import CudaOps
+from kernels.gpu.replay import CudaProgram
 from kernels.gpu.timing import read_rate, replay_ms
 
 PACKED_AS = {

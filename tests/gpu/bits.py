@@ -12,7 +12,7 @@ from engine.rows import SlotRows, pack
 from kernels.gpu import twins
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import PackedForm, pack16, unpack
-from kernels.gpu.program import CudaProgram
+from kernels.gpu.replay import CudaProgram
 from kernels.gpu.skinny import MAX_ROWS, skinny, unpack_rows
 from kernels.gpu.tiles import PackedTile, Tile
 from kernels.gpu.tuning import CANDIDATES, fits

@@ -13,7 +13,8 @@ from kernels.forms import RawTensor
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue
 from kernels.gpu.packing import Packed, pack16
-from kernels.gpu.program import CudaOps, CudaProgram
+from kernels.gpu.program import CudaOps
+from kernels.gpu.replay import CudaProgram
 from kernels.gpu.timing import graph_ms, read_rate, replay_ms
 
 __all__ = [

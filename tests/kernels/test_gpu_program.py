@@ -12,7 +12,8 @@ from engine.rows import SlotRows, pack
 from kernels.forms import Form, RawTensor
 from kernels.gpu.launch import INTERPRETED
 from kernels.gpu.packing import PackedForm
-from kernels.gpu.program import CudaOps, CudaProgram
+from kernels.gpu.program import CudaOps
+from kernels.gpu.replay import CudaProgram
 from kernels.gpu.weights import FileWeights
 from tests.support.tiny_model import raw
 
