@@ -83,11 +83,13 @@ def test_chunks_decode_and_trees_agree_with_one_pass(program: CudaProgram) -> No
 
 
 def test_a_pass_without_logits_returns_none(program: CudaProgram) -> None:
-    assert program.run(pack([SlotRows(0, 0, [1])]), Slots(1).base).shape == (0, CONFIG.vocab)
+    slots = Slots(1)  # held: the pass writes to its memory
+    assert program.run(pack([SlotRows(0, 0, [1])]), slots.base).shape == (0, CONFIG.vocab)
 
 
 def test_the_best_is_chosen_where_the_logits_are(program: CudaProgram) -> None:
-    best = program.run_best(pack([SlotRows(0, 0, [1], logits=[0])]), Slots(1).base)
+    slots = Slots(1)
+    best = program.run_best(pack([SlotRows(0, 0, [1], logits=[0])]), slots.base)
     assert best.tolist() == program.logits(1).argmax(1).tolist()
 
 
