@@ -35,8 +35,8 @@ test-monitoring: $(STAMP) ## check alert rules and metrics with promtool, fetche
 	ops/monitoring/check.sh --metrics <.cache/metrics.txt
 
 test-web: $(STAMP) ## run the console in a real Chromium, installed with apt-get where there is none
-	command -v chromium >/dev/null || { \
-	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; }
+	command -v chromium >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/python -m pytest tests/web
 
 check: $(STAMP) ## lint, formatting, strict types, import layers
