@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import platformdirs
 import torch
 import triton
 
@@ -42,7 +41,12 @@ class Measured:
 def path_for(card: str) -> Path:
     """Where the tiles of a card named so are kept: under `TANDEM_CACHE_DIR`, else the user's cache folder."""
     root = os.environ.get("TANDEM_CACHE_DIR")
-    folder = Path(root) if root else Path(platformdirs.user_cache_dir("tandem"))
+    if root:
+        folder = Path(root)
+    else:
+        import platformdirs
+
+        folder = Path(platformdirs.user_cache_dir("tandem"))
     name = f"{card}-torch-{torch.__version__}-triton-{triton.__version__}"
     return folder / "tiles" / (re.sub(r"[^A-Za-z0-9.+]+", "-", name) + ".json")
 
