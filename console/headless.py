@@ -9,7 +9,7 @@ from pathlib import Path
 
 from console.client import BadAddress, HealthClient, Unreachable
 from console.engines import POLL_S, RETRY_S
-from console.main import FAILURE, USAGE
+from console.main import FAILURE, refused
 from console.recording import NotARecording, Recorder
 
 
@@ -19,12 +19,8 @@ def run_headless(url: str, record: Path) -> int:
         with Recorder(record) as recorder:
             print(f"recording {url} to {record}; Ctrl-C ends it", file=sys.stderr, flush=True)
             asyncio.run(_record(url, recorder))
-    except BadAddress as error:
-        print(f"tandem console: {error}", file=sys.stderr)
-        return USAGE
-    except NotARecording as error:
-        print(f"tandem console: --record: {error}", file=sys.stderr)
-        return FAILURE if error.damaged else USAGE
+    except (BadAddress, NotARecording) as error:
+        return refused(error)
     if recorder.trouble is not None:
         print(f"tandem console: {recorder.trouble}", file=sys.stderr)
         return FAILURE

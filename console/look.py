@@ -80,19 +80,14 @@ def look(theme: ThemeName, *, plain: bool = False) -> Look:
     """The look of a theme; `plain` (`NO_COLOR`) leaves of it only its glyphs."""
     ascii_only = theme is ThemeName.ASCII
     if plain:
-        return replace(plain_look(), ascii=ascii_only)
+        return replace(_plain_look(), ascii=ascii_only)
     palette = PALETTES[theme]
     styles = {tone: Style.parse(f"{style} on {palette.ground}") for tone, style in palette.colours.items()}
     styles |= {tone: Style.parse(f"{style} on {palette.bar}") for tone, style in palette.bars.items()}
     return Look(MappingProxyType(styles), plain=False, ascii=ascii_only)
 
 
-def colour_look() -> Look:
-    """The default look on a terminal with colour."""
-    return look(ThemeName.DARK)
-
-
-def plain_look() -> Look:
+def _plain_look() -> Look:
     """The look where no colour may be sent."""
     bold, dim, normal = Style(bold=True), Style(dim=True), Style()
     styles = {tone: bold if tone in _PLAIN_BOLD else dim if tone in _PLAIN_DIM else normal for tone in Tone}

@@ -51,12 +51,17 @@ def run(options: Options, printed: Printed | None = None) -> int:
         if recorder.trouble is not None:
             print(f"tandem console: {recorder.trouble}", file=sys.stderr)
         return code
-    except BadAddress as error:
+    except (BadAddress, NotARecording) as error:
+        return refused(error)
+
+
+def refused(error: BadAddress | NotARecording) -> int:
+    """Say why the console does not open, in one line; returns the exit code."""
+    if isinstance(error, BadAddress):
         print(f"tandem console: {error}", file=sys.stderr)
         return USAGE
-    except NotARecording as error:
-        print(f"tandem console: --record: {error}", file=sys.stderr)
-        return FAILURE if error.damaged else USAGE
+    print(f"tandem console: --record: {error}", file=sys.stderr)
+    return FAILURE if error.damaged else USAGE
 
 
 def _print(url: str, options: Options, printed: Printed) -> int:

@@ -17,6 +17,7 @@ import msgspec
 
 from console.changes import Json, changed
 from console.recording import GAP_S, NotARecording, check_header
+from console.timeline import Gap
 from engine.protocol import Health
 
 _MICRO = 1e6
@@ -30,15 +31,6 @@ class Seen:
     at: float
     health: Health | None
     error: str | None = None
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A stretch without snapshots, in Unix seconds. `reason` is None where no console recorded."""
-
-    begin: float
-    end: float
-    reason: str | None
 
 
 class Recording:

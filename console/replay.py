@@ -16,6 +16,7 @@ from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable
 from console.draw.scrub import clock_of
 from console.history import Track
 from console.look import ThemeName
+from console.main import FAILURE, USAGE
 from console.recorded import Recording
 from console.recording import NotARecording
 from console.screen import Link
@@ -29,7 +30,7 @@ from engine.protocol import ActionReply, Health, LedgerRow, LogPage, RequestsPag
 TICK_S = 0.1
 # How often the file is asked how far it reaches.
 REFRESH_S = 1.0
-_USAGE, _FAILURE = 2, 1
+
 _NOT_HERE = "not in a recording"
 
 
@@ -182,7 +183,7 @@ def refusal(path: Path) -> int | None:
 
 def _refused(error: NotARecording) -> int:
     print(f"tandem console: --replay: {error}", file=sys.stderr)
-    return _FAILURE if error.damaged else _USAGE
+    return FAILURE if error.damaged else USAGE
 
 
 def replay(path: Path, *, theme: ThemeName = ThemeName.DARK, mouse: bool = True) -> int:

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from console.history import History, Track
-from console.recorded import Gap, Recording, Seen
+from console.recorded import Recording, Seen
 from console.recording import GAP_S
-from console.timeline import Moment
+from console.timeline import Gap, Moment, TapeView
 
 SPEEDS = (1, 4, 16)
 # Further ahead than this, rates are built anew rather than carried on.
 _NEAR_S = 30.0
 # How much of what was before a moment is read after a leap; the rest would take longer than a person waits.
 _REBUILT_S = 60.0
-
-
-@dataclass(frozen=True)
-class TapeView:
-    """How the tape stands; times are Unix seconds. `growing`: it is still being recorded."""
-
-    begin: float
-    end: float
-    position: float
-    speed: int
-    playing: bool
-    growing: bool
-    gaps: tuple[Gap, ...]
 
 
 class Tape:

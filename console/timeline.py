@@ -1,4 +1,4 @@
-"""What was seen over time: the one interface behind pause, scroll back and replay."""
+"""What was seen over time: the one interface behind pause, scroll back and replay, and how a recording stands in it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,28 @@ class Moment:
 
     health: Health
     at: float
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A stretch without snapshots, in Unix seconds. `reason` is None where no console recorded."""
+
+    begin: float
+    end: float
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class TapeView:
+    """How the tape stands; times are Unix seconds. `growing`: it is still being recorded."""
+
+    begin: float
+    end: float
+    position: float
+    speed: int
+    playing: bool
+    growing: bool
+    gaps: tuple[Gap, ...]
 
 
 class Timeline(Protocol):

@@ -33,7 +33,6 @@ class Choice:
     phase: LaneState = LaneState.PREFILLING
     yields: int = 0
     rounds: int = 0
-    gave_way_to: int | None = None
     first_token: float | None = None
     last_token: float | None = None
     worst_gap_s: float | None = None

@@ -104,11 +104,8 @@ def _lacks(route: str) -> list[str]:
 def _lacks_tools() -> list[str]:
     from engine.http.openai.params import NOT_BUILT
 
-    return (
-        ["this engine refuses requests with tools, which an agent sends with every turn"]
-        if ("tools" in NOT_BUILT)
-        else []
-    )
+    refused = "this engine refuses requests with tools, which an agent sends with every turn"
+    return [refused] if "tools" in NOT_BUILT else []
 
 
 def _openai(target: Target) -> ClientSetup:

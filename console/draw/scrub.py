@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from console.spans import Line, Span, fit, width_of
-from console.tape import TapeView
+from console.timeline import TapeView
 from console.tones import Tone
 
 _KEYS = (("space", "play"), ("← →", "1 s"), ("⇧← ⇧→", "1 min"), ("+ -", "speed"), ("g", "time"))

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from console.draw.scrub import scrub
 from console.look import Look
 from console.spans import Line
-from console.tape import TapeView
+from console.timeline import TapeView
 
 
 class ScrubBar(Widget):

@@ -25,7 +25,6 @@ from typing import Protocol
 
 HOST = "host"
 CGROUP = "cgroup"
-UNIFIED = "unified"
 GPU = "gpu"
 
 

@@ -23,9 +23,10 @@ from console.client import HealthClient, Unreachable
 from console.headless import run_headless
 from console.history import Track
 from console.main import Options, run
-from console.recorded import Gap, Recording
+from console.recorded import Recording
 from console.recording import BLOCK_SNAPSHOTS, NotARecording, Recorder
 from console.screen import Link
+from console.timeline import Gap
 from console.view import screen_view
 from engine.protocol import Health, encode
 from tests.support import fake_health

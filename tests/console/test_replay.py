@@ -17,11 +17,12 @@ from textual.pilot import Pilot
 
 from console.actions import REPLAY_ACTIONS
 from console.draw.scrub import clock_of, scrub
-from console.recorded import Gap, Recording
+from console.recorded import Recording
 from console.recording import Recorder
 from console.replay import RecordedDesk, ReplayApp, moment_of, replay
 from console.spans import width_of
-from console.tape import Tape, TapeView
+from console.tape import Tape
+from console.timeline import Gap, TapeView
 from console.widgets.notice import NoticeBar
 from engine.protocol import encode
 from tandem.cli import run as run_command
