@@ -29,6 +29,9 @@ TOKENS = (ADMIN, METRICS)
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SAFE_MODE = 0o600
 
+LAST = 253402300799.0
+"""The last second of the year 9999 in Unix time: beyond it a moment has no date."""
+
 Signature = tuple[int, int, int]
 
 
@@ -49,6 +52,8 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             raise ValueError("a label has 1 to 64 letters, digits, dots, dashes and underscores")
         if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise ValueError("a digest has 64 hex digits")
+        if not all(0 <= moment <= LAST for moment in (self.made, self.until or 0.0)):
+            raise ValueError("`made` and `until` are Unix seconds from 1970 to 9999")
 
     def holds(self, now: float) -> bool:
         return self.until is None or now < self.until

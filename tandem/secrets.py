@@ -8,7 +8,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,9 @@ PREFIX = "tk-"
 RANDOM_BYTES = 32
 LEAST_LENGTH = 20
 """Of a secret brought along: its digest is quick to compute, so a short one could be found by trying."""
+
+GRACE_LIMIT_S = 366 * 86400
+"""Of a rotation's grace: what holds longer was not rotated."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -90,17 +93,19 @@ def list_secrets(json: JsonOption = False) -> None:
 def add(label: LabelArgument, from_stdin: StdinOption = False, json: JsonOption = False) -> None:
     """Make an API key and print it: once, since only its digest is kept."""
     _check_label(label)
-    if label in TOKENS:
+    # In any case: a key called Admin would be taken for the token by whoever reads the list.
+    if (token := label.lower()) in TOKENS:
         raise CommandError(
-            f"{label} is the name of the {label} token; `tandem secrets rotate {label}` makes it", Exit.USAGE
+            f"{token} is the name of the {token} token; `tandem secrets rotate {token}` makes it", Exit.USAGE
         )
     secret = _from_stdin() if from_stdin else _random()
     with _changing() as (path, held):
         if any(one.label == label for one in held):
             raise CommandError(f"{label} has a key already; `tandem secrets rotate {label}` makes another", Exit.USAGE)
+        made = _made(label, secret, held)
         if not any(one.label not in TOKENS for one in held):
             output.note("from now on every client needs a key, also those on this machine")
-        write_secrets(path, (*held, _made(label, secret)))
+        write_secrets(path, (*held, made))
     _show(label, None if from_stdin else secret, None, json)
 
 
@@ -124,7 +129,7 @@ def rotate(
         kept = [one for one in held if one.label != label]
         now = time.time()
         ending = [_ending(one, until) for one in old if one.holds(now)] if until > now else []
-        write_secrets(path, (*kept, *ending, _made(label, secret)))
+        write_secrets(path, (*kept, *ending, _made(label, secret, kept)))
     last = max((one.until or 0 for one in ending), default=None)
     _show(label, None if from_stdin else secret, last, json)
 
@@ -186,8 +191,13 @@ def _from_stdin() -> str:
     return given
 
 
-def _made(label: str, secret: str) -> Secret:
-    return Secret(label, digest(secret.encode()), time.time())
+def _made(label: str, secret: str, others: Iterable[Secret]) -> Secret:
+    """Refuses what is another label's secret: it would open as one of the two, and a token might be shut by a key."""
+    made = Secret(label, digest(secret.encode()), time.time())
+    taken = next((one.label for one in others if one.sha256 == made.sha256), None)
+    if taken is not None:
+        raise CommandError(f"the secret on standard input is that of {taken} already; take another", Exit.USAGE)
+    return made
 
 
 def _ending(old: Secret, until: float) -> Secret:
@@ -198,7 +208,10 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     if found is None:
         raise CommandError(f"--grace is {text!r}; allowed: a whole number and s, m, h or d, as in 10m", Exit.USAGE)
-    return int(found[1]) * _UNITS[found[2]]
+    seconds = int(found[1]) * _UNITS[found[2]]
+    if seconds > GRACE_LIMIT_S:
+        raise CommandError(f"--grace is {text!r}; allowed: at most {GRACE_LIMIT_S // 86400}d", Exit.USAGE)
+    return seconds
 
 
 def _check_label(label: str) -> None:

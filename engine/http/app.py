@@ -37,6 +37,7 @@ from engine.http.wire import (
     Send,
     context_of,
     header,
+    new_id,
     read_body,
     refuse,
     respond,
@@ -191,10 +192,6 @@ def _and_trim(work: Callable[[], T]) -> T:
         return_free_memory()
 
 
-def new_id() -> str:
-    return f"req-{secrets.token_hex(6)}"
-
-
 def _request_id(scope: Scope) -> tuple[str, list[Header]]:
     """The client's own id where it is usable, else a new one; and the header that returns it."""
     given = header(scope, b"x-request-id")
@@ -213,11 +210,19 @@ def _client(scope: Scope) -> str:
     """Who asks, for people: the API key's label, else the `X-Client` header, else the first word of the user agent."""
     if (key := context_of(scope).key) is not None:
         return key
-    label = header(scope, b"x-client")
-    if label is not None and (shown := "".join(filter(str.isprintable, label)).strip()[:64]):
+    label = _text(header(scope, b"x-client") or "")
+    if shown := "".join(filter(str.isprintable, label)).strip()[:64]:
         return shown
     word = _FIRST_WORD.search(header(scope, b"user-agent") or "")
     return "".join(filter(str.isprintable, word.group())) if word else "unknown"
+
+
+def _text(value: str) -> str:
+    """A header's text: UTF-8 where it is some, as nearly every client that leaves ASCII means it."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _pattern(scope: Scope) -> str:

@@ -12,7 +12,7 @@ from engine.keyring import ADMIN, METRICS, TOKENS, Keyring
 from engine.listening import is_loopback
 from engine.request import RequestError
 
-_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+_FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
 
 
 class Guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,10 @@ class Context:
     @property
     def started(self) -> bool:
         return self.status != 0
+
+
+def new_id() -> str:
+    return f"req-{secrets.token_hex(6)}"
 
 
 class ClientGone(Exception):

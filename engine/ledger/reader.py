@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ from engine.protocol import Finish, LedgerRow, RequestsPage
 PAGE_LIMIT = 500
 SEQ = "#"
 """Begins the name of a row whose id is not its own."""
+
+_PLACE = re.compile(f"{SEQ}([0-9]{{1,18}})")
+"""A page's `next` of that kind, as far as SQLite counts."""
 
 STEPS = 10_000
 """SQLite's own steps between two looks at the clock."""
@@ -84,8 +88,8 @@ class LedgerReader:
         return None if found is None else _row(found)
 
     def _seq_of(self, connection: sqlite3.Connection, request_id: str) -> int:
-        if request_id.startswith(SEQ) and request_id.removeprefix(SEQ).isdecimal():
-            return int(request_id.removeprefix(SEQ))
+        if placed := _PLACE.fullmatch(request_id):
+            return int(placed[1])
         (seq,) = connection.execute("SELECT max(seq) FROM requests WHERE id = ?", (request_id,)).fetchone()
         if seq is None:
             raise UnknownRow(request_id)

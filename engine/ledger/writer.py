@@ -151,9 +151,10 @@ class Ledger:
                     self._queue.popleft()
             self._written += len(batch)
             self._unpruned += len(batch)
-        now = self._wall()
+        # By a clock that nobody sets: one that was set back would hold the next look up for as long.
+        now = time.monotonic()
         if now >= self._prune_at or self._unpruned > max(100, self._rows // 20):
-            store.prune(before=now - self._days * DAY_S, rows=self._rows)
+            store.prune(before=self._wall() - self._days * DAY_S, rows=self._rows)
             self._unpruned = 0
             self._prune_at = now + PRUNE_EVERY_S
 

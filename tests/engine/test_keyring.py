@@ -45,6 +45,7 @@ def test_a_wider_mode_is_refused_with_the_fix(path: Path, mode: int) -> None:
         ('{"keys": []}', "keys"),
         ('{"secrets": [{"label": "a", "sha256": "hunter2", "made": 0}]}', r"64 hex digits.*secrets\[0\]"),
         ('{"secrets": [{"label": "-a", "sha256": "%s", "made": 0}]}' % ("0" * 64), "a label has"),
+        ('{"secrets": [{"label": "a", "sha256": "%s", "made": 0, "until": 1e14}]}' % ("0" * 64), "1970 to 9999"),
         ('{"secrets": [{"label": "a", "made": 0}]}', r"sha256.*secrets\[0\]"),
     ],
 )

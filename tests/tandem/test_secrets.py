@@ -99,6 +99,8 @@ def test_a_secret_brought_along_is_not_shown_again(
         (["remove", "tablet"], "no secret is named 'tablet'; there are: phone"),
         (["rotate", "phone", "--grace", "soon"], "--grace is 'soon'; allowed: "),
         (["rotate", "phone", "--grace", "-5m"], "--grace is '-5m'; allowed: "),
+        (["rotate", "phone", "--grace", "999999999d"], "--grace is '999999999d'; allowed: at most 366d"),
+        (["add", "Metrics"], "secrets rotate metrics"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
@@ -112,6 +114,22 @@ def test_what_cannot_be_done_is_one_line(
     assert captured.err.startswith("tandem: ")
     assert captured.err.count("\n") == 1
     assert words in captured.err
+    assert path.read_bytes() == before
+
+
+def test_one_secret_has_one_label(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would shut the token out: what opens as a key does not act."""
+    token = made(capsys, "rotate", "admin")
+    key = made(capsys, "add", "phone")
+    before = path.read_bytes()
+    for args, secret, owner in ((["add", "tablet"], token, "admin"), (["rotate", "admin"], key, "phone")):
+        monkeypatch.setattr("sys.stdin", io.StringIO(secret + "\n"))
+        assert run(["secrets", *args, "--from-stdin"]) == Exit.USAGE
+        err = capsys.readouterr().err
+        assert f"is that of {owner} already" in err
+        assert secret not in err
     assert path.read_bytes() == before
 
 

@@ -82,6 +82,8 @@ def test_one_request(client: httpx.Client) -> None:
         ("requests?limit=-1", "limit", 'got "-1"'),
         ("requests?limit=%D9%A3", "limit", "must be an integer"),
         ("requests?before=req-99", "before", "'req-99'"),
+        ("requests?before=%2399999999999999999999", "before", "'#99999999999999999999'"),
+        ("requests?before=%23%D9%A3", "before", "must be the id of a request"),
         (
             "requests?finish=done",
             "finish",

@@ -87,6 +87,8 @@ def scope(*, client: str | None = "127.0.0.1", **headers: str) -> dict[str, Any]
         (scope(client="192.168.1.5"), False),
         (scope(client=None), False),
         (scope(x_forwarded_for="203.0.113.9"), False),
+        (scope(via="1.1 proxy"), False),
+        (scope(x_forwarded_host="chat.example"), False),
         (scope(client="192.168.1.5", authorization="Bearer metrics-key"), True),
         (scope(client="192.168.1.5", authorization="bearer admin-key"), True),
         (scope(client="192.168.1.5", authorization="Bearer other"), False),

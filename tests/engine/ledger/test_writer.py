@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.ledger import writer
 from engine.ledger.reader import LedgerReader, Search
 from engine.ledger.store import SCHEMA, LedgerStore
 from engine.ledger.writer import DAY_S, Ledger
@@ -46,6 +47,20 @@ def test_rows_arrive_in_order_and_are_counted(tmp_path: Path) -> None:
     assert (state.enabled, state.written, state.dropped, state.defect) == (True, 701, 0, None)
     assert ids(path)[:3] == ["req-700", "req-699", "req-698"]
     assert LedgerReader(path).page(Search()).total == 701
+
+
+def test_a_clock_that_is_set_back_keeps_no_row_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "PRUNE_EVERY_S", 0.0)
+    path = tmp_path / "ledger.sqlite"
+    wall = [1_000_000.0 + 1000 * DAY_S]
+    with running(path, days=30, wall=lambda: wall[0]) as ledger:
+        ledger.add(row(1))
+        assert wait_until(lambda: ledger.state().written == 1 and not ids(path))
+        wall[0] = 1_000_000.0
+        ledger.add(row(2))
+        assert wait_until(lambda: ids(path) == ["req-2"])
+        wall[0] += 31 * DAY_S
+        assert wait_until(lambda: not ids(path))
 
 
 def test_an_old_row_and_one_too_many_go(tmp_path: Path) -> None:
