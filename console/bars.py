@@ -100,7 +100,8 @@ def chart(values: Sequence[float], width: int, height: int, tone: Tone) -> tuple
     Zero is a dim base line; a value that is not nothing shows an eighth of a cell at least.
     """
     shown = values[-width:]
-    scale = height * 8 / max(shown, default=0.0) if any(shown) else 0.0
+    most = max(shown, default=0.0)
+    scale = height * 8 / most if most > 0 else 0.0
     eighths = [0] * (width - len(shown)) + [max(1, round(value * scale)) if value > 0 else 0 for value in shown]
     rows: list[Line] = []
     for base in range(8 * (height - 1), -1, -8):

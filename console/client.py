@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, TypeVar
 from urllib.parse import quote
@@ -16,9 +18,12 @@ from engine.protocol import CONTRACT, ActionReply, Health, LedgerRow, LogPage, R
 
 __all__ = ["BadAddress", "HealthClient", "Unreachable"]
 
-_TIMEOUT = httpx.Timeout(2.0)
-# An engine acts between two rounds, and a round of many slots takes its time.
-_ACT_TIMEOUT = httpx.Timeout(10.0)
+# Seconds for a whole answer, not for each piece of it.
+_SNAPSHOT_S = 2.0
+# A search through a long ledger takes its time, and an engine acts between two rounds.
+_DESK_S = 10.0
+# Far above any answer: an address may be that of something that never stops sending.
+_MOST_BYTES = 64 << 20
 _WANTS_TOKEN = "the rest wants a token, set TANDEM_METRICS_TOKEN"
 _WANTS_ADMIN = "set TANDEM_ADMIN_TOKEN to the engine's admin token"
 _NO_LEDGER = "this engine has no ledger"
@@ -53,7 +58,7 @@ class HealthClient:
         if address.scheme not in ("http", "https") or not address.host:
             raise BadAddress(f"--url {url}: must be an address like http://127.0.0.1:8000")
         # Proxies of the environment are for the outside world; an engine is asked directly.
-        self._http = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=_reading())
+        self._http = httpx.AsyncClient(timeout=None, trust_env=False, headers=_reading())
         self._request = self._http.build_request("GET", f"{self.url}/health")
 
     async def fetch(self) -> Health:
@@ -73,7 +78,7 @@ class HealthClient:
         return health, body
 
     async def _ask(self) -> tuple[Health, bytes]:
-        response = await self._send(self._request)
+        response = await self._send(self._request, _SNAPSHOT_S)
         if response.status_code in (401, 403):
             raise Unreachable(f"status {response.status_code}: {_WANTS_TOKEN}")
         try:
@@ -100,9 +105,7 @@ class HealthClient:
         """Have the engine do something; a refusal is a reply too. Raises Unreachable where no answer came."""
         kind = "requests" if act.verb is Verb.CANCEL else "roles"
         path = f"/admin/{kind}/{quote(act.target, safe='')}/{act.verb}"
-        response = await self._send(
-            self._http.build_request("POST", self.url + path, headers=_acting(), timeout=_ACT_TIMEOUT)
-        )
+        response = await self._send(self._http.build_request("POST", self.url + path, headers=_acting()), _DESK_S)
         try:
             return msgspec.json.decode(response.content, type=ActionReply)
         except msgspec.MsgspecError:
@@ -116,7 +119,7 @@ class HealthClient:
     async def _read(self, path: str, given: Mapping[str, str], kind: type[T], missing: str) -> T:
         """The body of a GET as `kind`; `missing` says what an engine lacks that does not know the path."""
         asked = {name: value for name, value in given.items() if value}
-        response = await self._send(self._http.build_request("GET", self.url + path, params=asked))
+        response = await self._send(self._http.build_request("GET", self.url + path, params=asked), _DESK_S)
         if response.status_code == 200:
             try:
                 return msgspec.json.decode(response.content, type=kind)
@@ -129,14 +132,23 @@ class HealthClient:
             why = f"{why}; {_WANTS_TOKEN}"
         raise Unreachable(why)
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(self, request: httpx.Request, within_s: float) -> _Answer:
         try:
-            return await self._http.send(request)
-        except httpx.TimeoutException:
-            limit = request.extensions["timeout"]["read"]
-            raise Unreachable(f"no answer within {limit:.0f} s") from None
+            async with asyncio.timeout(within_s):
+                response = await self._http.send(request, stream=True)
+                try:
+                    body = bytearray()
+                    async for piece in response.aiter_bytes():
+                        body += piece
+                        if len(body) > _MOST_BYTES:
+                            raise Unreachable(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise Unreachable(f"no answer within {within_s:.0f} s") from None
         except httpx.HTTPError as error:
             raise Unreachable(_why(error)) from error
+        return _Answer(response.status_code, bytes(body))
 
     async def __aenter__(self) -> HealthClient:
         return self
@@ -160,6 +172,14 @@ def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """A whole answer: its status code and its body."""
+
+    status_code: int
+    content: bytes
+
+
 class _Detail(msgspec.Struct):
     message: str
     code: str = ""
@@ -169,7 +189,7 @@ class _Error(msgspec.Struct):
     error: _Detail
 
 
-def _complaint(response: httpx.Response) -> tuple[str, str]:
+def _complaint(response: _Answer) -> tuple[str, str]:
     """What an error says, and its code; where it says nothing, its status."""
     try:
         detail = msgspec.json.decode(response.content, type=_Error).error

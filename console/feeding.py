@@ -42,7 +42,7 @@ class Feeding:
                 try:
                     await self._bring(want)
                 except Unreachable as error:
-                    self._tell(RequestsMissed(str(error)))
+                    self._tell(RequestsMissed(_unread("ledger", error)))
             await self._pause(self._every_s)
 
     async def _bring(self, want: RequestsWanted) -> None:
@@ -65,7 +65,7 @@ class Feeding:
                 try:
                     page = await self._desk.fetch_log(after)
                 except Unreachable as error:
-                    self._tell(LogMissed(str(error)))
+                    self._tell(LogMissed(_unread("log", error)))
                 else:
                     self._tell(LogCame(after, page))
                     if len(page.lines) >= LOG_PAGE:
@@ -76,3 +76,8 @@ class Feeding:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._nudged.wait(), seconds)
         self._nudged.clear()
+
+
+def _unread(what: str, error: Unreachable) -> str:
+    """Why something could not be read, by its name: the snapshots may well come meanwhile."""
+    return str(error) if isinstance(error, Unknown) else f"the {what} cannot be read: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 NONE = "–"
@@ -31,9 +32,9 @@ def short_size(amount: int) -> str:
     return figure + unit[0]
 
 
-def count(number: int) -> str:
-    """An integer with thousands apart: `12,288`."""
-    return f"{number:,}"
+def count(number: float) -> str:
+    """A whole number with thousands apart: `12,288`; a dash for one too large to be."""
+    return f"{round(number):,}" if abs(number) < math.inf else NONE
 
 
 def brief(number: int) -> str:
@@ -92,11 +93,19 @@ def plural(number: int, word: str) -> str:
 
 
 def clock_time(at: float) -> str:
-    """The local time of a Unix second: `21:04:09`."""
-    return time.strftime("%H:%M:%S", time.localtime(at))
+    """The local time of a Unix second: `21:04:09`; a dash where no calendar has it."""
+    moment = _local(at)
+    return time.strftime("%H:%M:%S", moment) if moment is not None else NONE
 
 
 def day(at: float) -> str:
-    """The local day of a Unix second, without the year: `29 Nov`."""
-    moment = time.localtime(at)
-    return f"{moment.tm_mday} {_MONTHS[moment.tm_mon - 1]}"
+    """The local day of a Unix second, without the year: `29 Nov`; a dash where no calendar has it."""
+    moment = _local(at)
+    return f"{moment.tm_mday} {_MONTHS[moment.tm_mon - 1]}" if moment is not None else NONE
+
+
+def _local(at: float) -> time.struct_time | None:
+    try:
+        return time.localtime(at)
+    except (OverflowError, OSError, ValueError):
+        return None

@@ -82,10 +82,10 @@ class _Phases:
 
 def _before_seen(request: LaneRequest) -> list[Phase]:
     """The whole seconds of a request before it was first seen, from the times it carries itself."""
-    age = min(int(request.age_s), KEPT_SECONDS)
+    age = max(0, min(int(request.age_s), KEPT_SECONDS))
     if request.queue_s is None:
         return [Phase.UNSEEN] * age
-    waited = min(age, round(request.queue_s))
+    waited = max(0, min(age, round(request.queue_s)))
     wrote = 0 if request.ttft_s is None else max(0, age - max(waited, round(request.ttft_s)))
     return [Phase.WAITING] * waited + [Phase.READING] * (age - waited - wrote) + [Phase.WRITING] * wrote
 

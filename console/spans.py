@@ -32,15 +32,18 @@ Line = tuple[Span, ...]
 
 ELLIPSIS = "…"
 # Marks and joiners that terminals disagree about: shown, they would shift everything right of them.
-_UNSHOWABLE = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_VARIATION_SELECTORS = range(0xFE00, 0xFE10)
+_UNSHOWABLE = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Mc"})
+_BLANK_LETTERS = frozenset("\u115f\u1160\u3164\uffa0")
+# What only changes the sign before it: variation selectors, skin tones.
+_MODIFIERS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0x1F3FB, 0x1F400))))
 
 
 def literal(text: str) -> str:
     """Make text from outside safe to show: each control character becomes its visible picture.
 
     C0 controls and DEL become U+2400 pictures; other invisible or unassigned characters (C1 controls, direction
-    overrides, joiners, lone surrogates) become U+FFFD; variation selectors are dropped, since they change widths.
+    overrides, joiners, lone surrogates) and marks that some terminals give a cell and some none become U+FFFD;
+    variation selectors and skin tones are dropped, since they change widths.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -51,9 +54,9 @@ def literal(text: str) -> str:
             shown.append(chr(0x2400 + code))
         elif code == 0x7F:
             shown.append("␡")
-        elif code in _VARIATION_SELECTORS:
+        elif character in _MODIFIERS:
             continue
-        elif 0x7F < code < 0xA0 or unicodedata.category(character) in _UNSHOWABLE:
+        elif 0x7F < code < 0xA0 or character in _BLANK_LETTERS or unicodedata.category(character) in _UNSHOWABLE:
             shown.append("�")
         else:
             shown.append(character)

@@ -18,7 +18,7 @@ from engine.protocol import Status
 
 _WIDE = 92
 _NARROW = 68
-_AGE = 9
+_AGE = 10
 _STATE = 28
 _LEAD = 5 + _AGE + _STATE
 

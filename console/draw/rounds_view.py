@@ -93,7 +93,7 @@ def _total(shown: RoundsView, width: int) -> list[Line]:
     ]
     if shown.ratio is not None:
         facts.append((Span(_times(shown.ratio), Tone.STRONG), Span(" one stream alone", Tone.DIM)))
-    facts.append((Span(f"{figures.count(round(shown.tokens))} tok", Tone.TEXT),))
+    facts.append((Span(f"{figures.count(shown.tokens)} tok", Tone.TEXT),))
     note = "measured from the rounds' own times; reading prompts and pauses between rounds are not in it"
     if shown.ratio is None:
         note = "no round with one slot was measured yet, so nothing compares them with one stream"
@@ -103,7 +103,8 @@ def _total(shown: RoundsView, width: int) -> list[Line]:
 def _histogram(shown: RoundsView, width: int, height: int) -> list[Line]:
     """A column a size, as tall as its number of rounds."""
     most = max(size.rounds for size in shown.sizes)
-    sizes = range(1, max(size.rows for size in shown.sizes) + 1)
+    # No more columns than have room, however many slots there are.
+    sizes = range(1, min(max(size.rows for size in shown.sizes), max(1, width // 3)) + 1)
     counts = {size.rows: size.rounds for size in shown.sizes}
     cell = max(3, min(_WIDEST_COLUMN, (width - 8) // len(sizes)))
     eighths = {rows: _eighths(counts.get(rows, 0), most, height) for rows in sizes}

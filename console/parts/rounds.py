@@ -10,7 +10,7 @@ from engine.protocol import Health, RoundStat
 def rounds(health: Health) -> RoundsView:
     """The rounds by size, the smallest first, and their totals. A ratio is what rounds write a second over what those
     with one slot do; both are from the rounds' own times."""
-    stats = sorted((stat for stat in health.round_stats if stat.rounds), key=lambda stat: stat.rows)
+    stats = sorted((stat for stat in health.round_stats if stat.rounds > 0 < stat.rows), key=lambda stat: stat.rows)
     alone = next((_tok_s(stat) for stat in stats if stat.rows == 1), 0.0)
     total_ms = sum(stat.ms_total for stat in stats)
     tokens = sum(stat.tokens_per_round * stat.rounds for stat in stats)

@@ -7,8 +7,9 @@ import io
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -99,6 +100,31 @@ def test_nothing_there(closed_port: str) -> None:
 def test_what_is_no_snapshot_is_said(answer: bytes, sentence: str) -> None:
     with answering(answer) as url, pytest.raises(Unreachable, match=sentence):
         fetch(url)
+
+
+def test_an_answer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.client._MOST_BYTES", 100)
+    with answering(http("200 OK", b"x" * 200)) as url, pytest.raises(Unreachable, match=r"^an answer of more than"):
+        fetch(url)
+
+
+def test_the_whole_answer_must_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.client._SNAPSHOT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(http("200 OK", b" " * 1000)[:-1000])
+                while True:
+                    connection.sendall(b" ")
+                    time.sleep(0.01)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(Unreachable, match=r"^no answer within 0 s$"):
+            fetch(f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://", "http://[::1", "ftp://x"])

@@ -165,8 +165,8 @@ def test_a_request_that_still_runs_is_no_trouble() -> None:
 
 def test_what_fails_is_told_in_words() -> None:
     assert brought(FakeDesk(trouble="no answer within 2 s"), RequestsWanted("", 0, newest=True), after=0) == [
-        RequestsMissed("no answer within 2 s"),
-        LogMissed("no answer within 2 s"),
+        RequestsMissed("the ledger cannot be read: no answer within 2 s"),
+        LogMissed("the log cannot be read: no answer within 2 s"),
     ]
     lacks = FakeDesk(lacks="this engine has no ledger")
     assert brought(lacks, RequestsWanted("", 0, newest=True)) == [RequestsMissed("this engine has no ledger")]
