@@ -79,6 +79,10 @@ def check_schema(connection: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
+def _inodes(path: Path) -> tuple[int, int]:
+    return path.stat().st_ino, path.with_name(f"{path.name}-wal").stat().st_ino
+
+
 class LedgerStore:
     """The open file of the one writer. Raises LedgerUnusable wherever the file cannot be used. One thread only."""
 
@@ -93,7 +97,9 @@ class LedgerStore:
                     self._create()
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = NORMAL")
-                self._inode = path.stat().st_ino
+                # Opens the log beside the file, which from here on stays while this connection does.
+                self._connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone()
+                self._inodes = _inodes(path)
             except BaseException:
                 self._connection.close()
                 raise
@@ -105,9 +111,10 @@ class LedgerStore:
         )
 
     def in_place(self) -> bool:
-        """Whether the path still leads to the open file: a file that was moved away would be written unseen."""
+        """Whether the path still leads to the open file, and to its log: what was moved away or deleted would be
+        written unseen."""
         try:
-            return self._path.stat().st_ino == self._inode
+            return _inodes(self._path) == self._inodes
         except OSError:
             return False
 

@@ -174,6 +174,18 @@ def test_a_row_that_cannot_be_written_does_not_end_the_writer(tmp_path: Path, ca
     assert ids(path) == ["req-2"]
 
 
+def test_no_row_goes_into_a_log_that_was_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with running(path) as ledger:
+        ledger.add(row(1))
+        assert wait_until(lambda: ledger.state().written == 1)
+        for name in ("ledger.sqlite-wal", "ledger.sqlite-shm"):
+            (tmp_path / name).unlink()
+        ledger.add(row(2))
+        assert wait_until(lambda: ledger.state().written == 2)
+        assert ids(path) == ["req-2", "req-1"]
+
+
 def test_a_file_that_is_moved_away_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with running(path) as ledger:
