@@ -1,4 +1,4 @@
-"""What every console test stands on: one time zone, so that times of day on the screen are the same everywhere."""
+"""What every console test stands on: one time zone, so that times of day are everywhere the same, and SVG pictures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.image import SVGImageSnapshotExtension
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +17,10 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> SnapshotAssertion:
+    """Compares with an approved picture, in colour unless the test sets NO_COLOR."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return snapshot.use_extension(SVGImageSnapshotExtension)

@@ -65,7 +65,7 @@ class Stage:
 
     async def until(self, words: str) -> str:
         """The screen's text once it says the words: what a view fetches comes when it comes."""
-        for _ in range(300):
+        for _ in range(3000):
             text = self.text()
             if words in text:
                 return text

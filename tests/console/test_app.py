@@ -287,7 +287,7 @@ def test_only_rows_that_changed_are_painted(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_it_connects_and_reconnects_by_itself() -> None:
     async def wait_for(app: ConsoleApp, stage: Stage, words: str) -> None:
-        for _ in range(400):
+        for _ in range(2000):
             await stage.pilot.pause(0.02)
             if words in stage.text():
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
-from syrupy.extensions.image import SVGImageSnapshotExtension
 
 from console.draw import lanes_view, strips
 from console.history import KEPT_SECONDS, History
@@ -136,12 +135,6 @@ def test_a_stale_picture_promises_no_time() -> None:
     history.add(fake_health.SCENES["story"](26.0), 1000.0)
     stale = screen_view(fake_health.SCENES["story"](26.0), history.track(), Link("u", age_s=9.0))
     assert "left" not in text(lanes_view.sheet(stale, ViewState(), 116, 31).body)
-
-
-@pytest.fixture
-def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> SnapshotAssertion:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    return snapshot.use_extension(SVGImageSnapshotExtension)
 
 
 def test_pictures(picture: SnapshotAssertion) -> None:

@@ -7,7 +7,6 @@ import re
 import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
-from syrupy.extensions.image import SVGImageSnapshotExtension
 
 from console import figures
 from console.bars import chart, shrunk
@@ -117,12 +116,6 @@ def test_a_pool_that_is_off_says_so() -> None:
     shown = page(still(replace(body, kv_pool=replace(body.kv_pool, enabled=False))))
     assert "the pool is off" in shown
     assert "reserved" not in shown
-
-
-@pytest.fixture
-def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> SnapshotAssertion:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    return snapshot.use_extension(SVGImageSnapshotExtension)
 
 
 def test_pictures(picture: SnapshotAssertion) -> None:

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from syrupy.extensions.image import SVGImageSnapshotExtension
 
 from console.draw import queue_view
 from console.draw.frame import Frame, framed
@@ -90,12 +89,6 @@ def test_the_cursor_walks_the_whole_queue_and_opens_a_request() -> None:
             assert stage.app.state.cursor > "req-a003"
 
     asyncio.run(act())
-
-
-@pytest.fixture
-def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> SnapshotAssertion:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    return snapshot.use_extension(SVGImageSnapshotExtension)
 
 
 def test_pictures(picture: SnapshotAssertion) -> None:

@@ -32,6 +32,7 @@ from engine.protocol import Health, encode
 from tests.support import fake_health
 from tests.support.fake_health import FakeHealth
 from tests.support.long_day import Day
+from tests.support.scripted_engine import wait_until
 
 URL = "http://127.0.0.1:8000"
 BEGIN = 1_800_000_000.0
@@ -154,15 +155,13 @@ def test_a_recording_is_readable_while_it_is_written(tmp_path: Path) -> None:
     healths = day(40)
     with recorder(tmp_path / "f") as (opened, clock):
         opened.snapshot(URL, encode(healths[0]))
-        while opened.written < 1:
-            time.sleep(0.01)
+        assert wait_until(lambda: opened.written == 1)
         with Recording(tmp_path / "f") as recording:
             assert recording.end == BEGIN
             for index, health in enumerate(healths[1:], 1):
                 clock.now = BEGIN + index * 0.25
                 opened.snapshot(URL, encode(health))
-            while opened.written < len(healths):
-                time.sleep(0.01)
+            assert wait_until(lambda: opened.written == len(healths))
             recording.refresh()
             assert recording.end == clock.now
             assert [seen.health for seen in recording.between(0, 2 * BEGIN)] == healths
@@ -206,8 +205,7 @@ def test_a_full_disk_stops_the_recording_and_nothing_else(tmp_path: Path) -> Non
         for health in day(60):
             clock.now += 0.25
             opened.snapshot(URL, encode(health))
-        while opened.trouble is None:
-            time.sleep(0.01)
+        assert wait_until(lambda: opened.trouble is not None)
         opened.snapshot(URL, b"{}")
         assert opened.trouble == f"recording stopped: {tmp_path / 'f'}: database or disk is full"
 
@@ -304,11 +302,10 @@ def test_headless_records_until_it_is_told_to_end(tmp_path: Path) -> None:
     with FakeHealth(fake_health.waiting) as server:
         arguments = [sys.executable, "-c", program + call, server.url, str(tmp_path / "f")]
         with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as console:
-            while len(server.asked_with) < 3:
-                assert console.poll() is None
-                time.sleep(0.01)
+            asked = wait_until(lambda: len(server.asked_with) >= 3 or console.poll() is not None)
             console.terminate()
             _, said = console.communicate()
+    assert asked
     assert console.returncode == 0
     assert said == f"recording {server.url} to {tmp_path / 'f'}; Ctrl-C ends it\n"
     with Recording(tmp_path / "f") as recording:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from tandem.cli import run as run_command
 from tests.console.test_terminal import start
 from tests.support import fake_health
 from tests.support.fake_health import Scene
+from tests.support.scripted_engine import wait_until
 
 URL = "http://127.0.0.1:8000"
 BEGIN = datetime(2027, 1, 15, 9, 0, 0).timestamp()
@@ -119,8 +119,7 @@ def test_it_goes_on_with_a_file_that_is_still_recorded(tmp_path: Path) -> None:
             for _ in range(seconds):
                 recorder.snapshot(URL, encode(fake_health.busy(clock.now - BEGIN)))
                 clock.now += 1
-            while recorder.written < before + seconds:
-                time.sleep(0.01)
+            assert wait_until(lambda: recorder.written == before + seconds)
 
         more(5)
         with tape(tmp_path / "f") as (playing, moving):

@@ -7,7 +7,6 @@ import re
 import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
-from syrupy.extensions.image import SVGImageSnapshotExtension
 
 from console.draw import rounds_view
 from console.history import Track
@@ -90,12 +89,6 @@ def test_drafts_are_shown_by_depth_or_said_to_be_none() -> None:
 
 def test_before_the_first_round_it_says_so() -> None:
     assert "no round was measured yet" in page(with_stats())
-
-
-@pytest.fixture
-def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> SnapshotAssertion:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    return snapshot.use_extension(SVGImageSnapshotExtension)
 
 
 def test_pictures(picture: SnapshotAssertion) -> None:

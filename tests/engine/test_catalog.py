@@ -12,6 +12,7 @@ import pytest
 
 from engine import catalog
 from engine.catalog import BuiltIn, FetchFailed, Part, UnknownModel
+from tests.support.patience import LONG_S
 
 CONTENT = bytes(range(256)) * 4096
 HALVES = (CONTENT[:300_000], CONTENT[300_000:])
@@ -125,7 +126,7 @@ def test_a_second_pull_waits_for_the_first(shop: Path, monkeypatch: pytest.Monke
         waiting.join(0.2)
         assert waiting.is_alive()
         path.write_bytes(CONTENT)
-    waiting.join(10)
+    waiting.join(LONG_S)
     assert not waiting.is_alive()
     assert fetches == []
 

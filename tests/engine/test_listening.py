@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from engine.listening import PortInUse, bind, is_loopback
+from tests.support.patience import LONG_S
 
 IPV6 = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
 
@@ -53,7 +54,7 @@ def test_every_address_is_told_as_this_machine_sees_it(host: str) -> None:
     try:
         assert held.url == f"http://{'[::1]' if host == '::' else '127.0.0.1'}:{held.port}"
         for there in ("127.0.0.1", *(("::1",) if host == "::" else ())):
-            socket.create_connection((there, held.port), timeout=5).close()
+            socket.create_connection((there, held.port), timeout=LONG_S).close()
     finally:
         held.close()
 

@@ -18,6 +18,7 @@ from engine.config import EngineConfig, ServiceConfig
 from engine.listening import HostNotAllowed, PortInUse
 from engine.service import run
 from engine.state_dir import StateDirLocked, lock_state_dir, read_record
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -43,7 +44,7 @@ def service(folder: Path, mode: str) -> Iterator[tuple[subprocess.Popen[str], st
 
 
 def stream_of(url: str, mode_begun: threading.Event, into: list[str]) -> None:
-    with httpx.stream("POST", url + "/v1/chat/completions", json=CHAT, timeout=20) as response:
+    with httpx.stream("POST", url + "/v1/chat/completions", json=CHAT, timeout=LONG_S) as response:
         for line in response.iter_lines():
             into.append(line)
             if "begun" in line:
@@ -56,9 +57,9 @@ def streaming(url: str) -> Iterator[list[str]]:
     begun, lines = threading.Event(), list[str]()
     reader = threading.Thread(target=stream_of, args=(url, begun, lines))
     reader.start()
-    assert begun.wait(10)
+    assert begun.wait(LONG_S)
     yield lines
-    reader.join(10)
+    reader.join(LONG_S)
     assert not reader.is_alive()
 
 
@@ -73,7 +74,7 @@ def test_drain_lets_a_stream_finish(tmp_path: Path) -> None:
             (tmp_path / "finish").touch()
         assert lines[-2] == "data: [DONE]"
         assert any(" ended" in line for line in lines)
-        assert process.wait(10) == 0
+        assert process.wait(LONG_S) == 0
         assert process.communicate()[0] == "closed\n"
     assert not (tmp_path / "engine.json").exists()
 
@@ -83,7 +84,7 @@ def test_drain_is_bounded_and_ends_with_a_final_event(tmp_path: Path) -> None:
         with streaming(url) as lines:
             process.send_signal(signal.SIGINT)
         assert '"code":"draining"' in lines[-2]
-        assert process.wait(10) == 0
+        assert process.wait(LONG_S) == 0
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
@@ -96,11 +97,11 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert begun.wait(10)
+        assert begun.wait(LONG_S)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) == 1
-        reader.join(10)
+        assert process.wait(LONG_S) == 1
+        reader.join(LONG_S)
         assert process.communicate()[0] == "", "nothing was waited for"
     assert not (tmp_path / "engine.json").exists()
 
@@ -109,7 +110,7 @@ def test_a_signal_before_there_is_an_engine(tmp_path: Path) -> None:
     """The record and the lock are given back, and the exit code is that of a stop."""
     with service(tmp_path, "opening") as (process, _):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(LONG_S) == 0
         assert process.communicate() == ("", "")
     assert not (tmp_path / "engine.json").exists()
 
@@ -119,12 +120,12 @@ def test_a_signal_while_a_compiler_runs(tmp_path: Path) -> None:
     with service(tmp_path, "compiling") as (process, url):
         assert wait_until(lambda: read_record(tmp_path) is not None and httpx.get(url + "/health").status_code > 0)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(LONG_S) == 0
         assert process.communicate()[0] == "closed\n"
 
 
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
-    done = subprocess.run(command(tmp_path, "broken"), capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command(tmp_path, "broken"), capture_output=True, text=True, timeout=LONG_S, check=False)
     assert done.returncode == 1
     assert done.stderr == "the model could not be loaded: the file's magic is wrong: not a model\n"
     assert done.stdout == "started\nclosed\n"

@@ -17,6 +17,7 @@ from engine.tokenizer import GgufTokenizer, load_tokenizer
 from engine.weights.gguf import DamagedModel, UnsupportedModel, read_header
 from tests.support.gguf_files import ABSENT, Override, TinyLlama, byte_symbols, vocabulary, write_tiny_llama
 from tests.support.models import default_model
+from tests.support.patience import LONG_S
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "smollm2_ids.json").read_text())
 
@@ -76,7 +77,7 @@ def test_other_threads_run_while_a_long_text_is_encoded(plain: GgufTokenizer) ->
 
     thread = threading.Thread(target=encode)
     thread.start()
-    begun.wait(10)
+    begun.wait(LONG_S)
     turns = 0
     while thread.is_alive():
         time.sleep(0.001)

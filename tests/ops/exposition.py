@@ -8,6 +8,7 @@ from engine.config import ServiceConfig
 from engine.protocol import decode_health
 from tandem.reference import ROOT
 from tests.engine.http.talk import CHAT, chat_body
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.served import served
 
@@ -17,7 +18,7 @@ def exposition() -> str:
     engine = ScriptedEngine()
     engine.snapshot = decode_health((ROOT / "docs" / "contract" / "health.example.json").read_bytes())
     engine.measured.round_ran(2, 0.02, 2)
-    with served(engine, ServiceConfig()) as running, httpx.Client(base_url=running.url, timeout=10) as client:
+    with served(engine, ServiceConfig()) as running, httpx.Client(base_url=running.url, timeout=LONG_S) as client:
         assert client.post(CHAT, json=chat_body()).status_code == 200
         return client.get("/metrics").text
 

@@ -7,6 +7,7 @@ import mmap
 import threading
 
 from engine.kv.cuda_vmm import OutOfDeviceMemoryError
+from tests.support.patience import LONG_S
 
 PAGE = 4096
 
@@ -39,7 +40,7 @@ class FakeDriver:
 
     def create(self) -> int:
         if self.gate is not None:
-            self.gate.wait(10)
+            self.gate.wait(LONG_S)
         if not self.left:
             raise OutOfDeviceMemoryError("none left")
         self.left -= 1

@@ -47,6 +47,7 @@ from engine.request import (
     RequestError,
     Text,
 )
+from tests.support.patience import LONG_S
 
 BOS, EOS = 256, 257
 MAX_LEN = 2048
@@ -335,7 +336,7 @@ def busy_health() -> Health:
     return msgspec.structs.replace(health, lanes=lanes, queue=[queued], parallel=parallel)
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = LONG_S) -> bool:
     """Poll until the condition holds; False where it never did."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

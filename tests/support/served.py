@@ -13,6 +13,7 @@ from engine.http.app import App
 from engine.http.server import AppServer
 from engine.listening import bind
 from engine.log_ring import LogRing
+from tests.support.patience import LONG_S
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ def served(engine: EnginePort, service: ServiceConfig) -> Iterator[Served]:
     thread = threading.Thread(target=server.run, args=(listening.sockets,), name="served", daemon=True)
     thread.start()
     try:
-        assert server.ready.wait(10)
+        assert server.ready.wait(LONG_S)
         yield Served(listening.url, listening.port, app, ring)
     finally:
         server.should_exit = True
         server.force_exit = True
-        thread.join(10)
+        thread.join(LONG_S)
         listening.close()

@@ -10,6 +10,7 @@ import msgspec
 from engine.protocol import Health
 from engine.request import Admitted, Done, Finished, FinishReason, Reading, Text, TokenLogprob
 from tandem.bench.levels import WARM_UP_TOKENS
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket, idle_health
 
 WORDS = ("reed", "salt", "lamp", "oar", "fog", "stone", "gull", "rope")
@@ -75,7 +76,7 @@ class BusyEngine(ScriptedEngine):
                 self._peak = max(self._peak, len(self._now))
                 until = self._looks + LOOKS
                 if watched:
-                    self._turn.wait_for(lambda: self._looks >= until or ticket.cancelled.is_set(), timeout=20)
+                    self._turn.wait_for(lambda: self._looks >= until or ticket.cancelled.is_set(), timeout=LONG_S)
                 size = str(this.company)
                 self._rounds[size] = self._rounds.get(size, 0) + tokens
             text = text_of(request.prompt, tokens)

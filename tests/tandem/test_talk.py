@@ -22,6 +22,7 @@ from tandem.cli import run
 from tandem.completions import Answer, Ask, End, Message, Piece, Wait, ask
 from tandem.exits import CommandError, Exit
 from tandem.wire import Address, Comment, Data, Opened, Refused, StreamEvent, Unreachable, _events, get, refusal, stream
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket
 from tests.support.served import served
 
@@ -41,7 +42,7 @@ def answering(*chunks: bytes) -> Iterator[Address]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield Address.of(f"http://127.0.0.1:{server.getsockname()[1]}")
-        thread.join(5)
+        thread.join(LONG_S)
 
 
 def events_of(address: Address) -> list[StreamEvent]:
@@ -205,7 +206,7 @@ def test_leaving_the_block_cancels() -> None:
     engine = ScriptedEngine(writes_on)
     with served(engine, ServiceConfig()) as there:
         asyncio.run(leave(there.url))
-        assert engine.tickets[0].cancelled.wait(5)
+        assert engine.tickets[0].cancelled.wait(LONG_S)
 
 
 def test_chat_prints_the_answer(capsys: pytest.CaptureFixture[str]) -> None:

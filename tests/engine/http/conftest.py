@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from engine.config import ServiceConfig
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.served import Served, served
 
@@ -27,7 +28,7 @@ def server(scripted: ScriptedEngine) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def client(server: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=10) as opened:
+    with httpx.Client(base_url=server.url, timeout=LONG_S) as opened:
         yield opened
 
 

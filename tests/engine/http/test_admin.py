@@ -21,6 +21,7 @@ from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body, error_of, events
 from tests.engine.http.test_contract import check
 from tests.engine.ledger.rows import row
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket, idle_health, wait_until
 from tests.support.served import Served, served
 
@@ -41,7 +42,7 @@ def guarded() -> Iterator[tuple[ScriptedEngine, httpx.Client]]:
     engine = ScriptedEngine()
     with (
         served(engine, replace(SERVICE, admin_token="admin-key", metrics_token="metrics-key")) as running,
-        httpx.Client(base_url=running.url, timeout=10) as client,
+        httpx.Client(base_url=running.url, timeout=LONG_S) as client,
     ):
         yield engine, client
 
@@ -125,20 +126,20 @@ def test_a_long_search_holds_up_no_health(client: httpx.Client, engine: Scripted
     class Slow(LedgerReader):
         def page(self, search: object) -> RequestsPage:
             asked.set()
-            assert answer.wait(10)
+            assert answer.wait(LONG_S)
             return RequestsPage(rows=[], next=None, total=0)
 
     engine.ledger = Slow(path)
     got: list[int] = []
     thread = threading.Thread(target=lambda: got.append(httpx.get(f"{client.base_url}/admin/requests").status_code))
     thread.start()
-    assert asked.wait(10)
+    assert asked.wait(LONG_S)
     for path_asked in ("/health", "/metrics", "/admin/log"):
         assert client.get(path_asked).status_code == 200
     assert client.post(CHAT, json=chat_body()).status_code == 200
     assert got == []
     answer.set()
-    thread.join(10)
+    thread.join(LONG_S)
     assert got == [200]
 
 
@@ -163,12 +164,14 @@ def test_the_log(client: httpx.Client, server: Served) -> None:
 def test_cancelling_a_request(client: httpx.Client, engine: ScriptedEngine, stream: bool) -> None:
     def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 9))
-        assert ticket.cancelled.wait(10)
+        assert ticket.cancelled.wait(LONG_S)
 
     engine.script = script
     answers: list[httpx.Response] = []
     asking = threading.Thread(
-        target=lambda: answers.append(httpx.post(f"{client.base_url}{CHAT}", json=chat_body(stream=stream), timeout=10))
+        target=lambda: answers.append(
+            httpx.post(f"{client.base_url}{CHAT}", json=chat_body(stream=stream), timeout=LONG_S)
+        )
     )
     asking.start()
     assert wait_until(lambda: bool(engine.tickets))
@@ -176,7 +179,7 @@ def test_cancelling_a_request(client: httpx.Client, engine: ScriptedEngine, stre
     done = client.post(f"/admin/requests/{request_id}/cancel")
     check("action", done.json())
     assert done.json() == {"done": True, "message": f"{request_id} is cancelled"}
-    asking.join(10)
+    asking.join(LONG_S)
     (answer,) = answers
     if stream:
         assert answer.status_code == 200

@@ -15,6 +15,7 @@ from engine.keyring import Secret, digest, write_secrets
 from engine.request import RequestError
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body, error_of
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.served import Served, served
 
@@ -40,7 +41,7 @@ def keyed_server(scripted: ScriptedEngine, secrets_file: Path) -> Iterator[Serve
 def keyed(keyed_server: Served, secrets_file: Path) -> Iterator[httpx.Client]:
     """A client of an engine with two keys and both tokens; it sends none of them by itself."""
     keep(secrets_file, phone=PHONE, laptop=LAPTOP, admin=ADMIN, metrics=METRICS)
-    with httpx.Client(base_url=keyed_server.url, timeout=10) as opened:
+    with httpx.Client(base_url=keyed_server.url, timeout=LONG_S) as opened:
         yield opened
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.http.mailbox import MERGE_ABOVE, Mailbox, Mailroom
 from engine.protocol import WaitState
 from engine.request import Done, Event, Finished, FinishReason, Reading, Text, TokenLogprob, Waiting
+from tests.support.patience import LONG_S
 
 
 def with_mailbox(*events: Event) -> tuple[Mailbox, Mailroom]:
@@ -77,7 +78,7 @@ def test_one_wakeup_for_many_mailboxes() -> None:
             for box in boxes:
                 box.put(Text(0, "a", 1))
                 box.put(Text(0, "b", 1))
-            await asyncio.wait_for(asyncio.gather(*waits), 5)
+            await asyncio.wait_for(asyncio.gather(*waits), LONG_S)
             assert room.wakeups == expected
             assert [len(box.take()) for box in boxes] == [2, 2, 2, 2]
 
@@ -106,7 +107,7 @@ def test_nothing_is_lost_between_threads() -> None:
                     tokens += event.tokens
                 done = done or isinstance(event, Done)
             if not done:
-                await asyncio.wait_for(mailbox.wait(), 10)
+                await asyncio.wait_for(mailbox.wait(), LONG_S)
         writer.join()
         return tokens
 
@@ -117,12 +118,12 @@ def test_a_nudge_wakes_without_an_event() -> None:
     async def scenario() -> None:
         mailbox = Mailbox(Mailroom(asyncio.get_running_loop()))
         mailbox.nudge()
-        await asyncio.wait_for(mailbox.wait(), 5)
+        await asyncio.wait_for(mailbox.wait(), LONG_S)
         waiting = asyncio.create_task(mailbox.wait())
         await asyncio.sleep(0)
         assert not waiting.done(), "a nudge is used up by the wait that it ended"
         mailbox.nudge()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, LONG_S)
         assert mailbox.take() == []
 
     asyncio.run(scenario())

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.protocol import Health, LadderLevel, LedgerState, Role, RoleState
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, busy_health
 from tests.support.served import served
 
@@ -28,7 +29,7 @@ def aliased() -> Iterator[tuple[ScriptedEngine, httpx.Client]]:
     engine = ScriptedEngine(name="scripted")
     with (
         served(engine, replace(SERVICE, vllm_metrics=True)) as running,
-        httpx.Client(base_url=running.url, timeout=10) as client,
+        httpx.Client(base_url=running.url, timeout=LONG_S) as client,
     ):
         yield engine, client
 

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from engine.request import Admitted, Failed, RequestError, Text, TokenLogprob
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket
 from tests.support.served import Served
 
@@ -81,7 +82,7 @@ def test_a_stream_that_fails_raises(official: openai.OpenAI, engine: ScriptedEng
 
     def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 5), Text(0, "a", 1))
-        seen.wait(10)
+        seen.wait(LONG_S)
         ticket.put(Failed(RequestError("no page left", status=503, code="memory")))
 
     engine.script = script
@@ -101,7 +102,7 @@ def test_leaving_a_stream_cancels(official: openai.OpenAI, engine: ScriptedEngin
     engine.script = script
     with official.chat.completions.create(model="any", messages=HI, stream=True) as stream:
         next(iter(stream))
-    assert engine.tickets[0].cancelled.wait(10)
+    assert engine.tickets[0].cancelled.wait(LONG_S)
 
 
 def test_models(official: openai.OpenAI) -> None:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.protocol import Loading, Status
 from engine.request import Admitted
 from tests.engine.http.talk import CHAT, chat_body, error_of
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import MAX_LEN, ScriptedEngine, Ticket, busy_health, wait_until
 from tests.support.served import Served
 
@@ -129,7 +130,7 @@ def test_pages_do_not_wait_for_the_engine(client: httpx.Client, server: Served, 
 
     def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 9))
-        go.wait(10)
+        go.wait(LONG_S)
         ticket.finish("x")
 
     engine.script = script
@@ -140,7 +141,7 @@ def test_pages_do_not_wait_for_the_engine(client: httpx.Client, server: Served, 
         assert client.get(path).status_code == 200
     assert server.app.exchanges.count == 1
     go.set()
-    asking.join(10)
+    asking.join(LONG_S)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from engine.protocol import WaitState
 from engine.request import Admitted, Done, Failed, Finished, FinishReason, Reading, RequestError, Text, Waiting
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body, comments, content_of, error_of, events
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket, wait_until
 from tests.support.served import Served, served
 
@@ -25,14 +26,14 @@ def asked(server: Served, *, stream: bool = True, n: int = 1) -> Iterator[socket
     """A request sent over a bare socket, so that the test decides when the client leaves."""
     body = json.dumps(chat_body(stream=stream, n=n, max_tokens=1000)).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as opened:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LONG_S) as opened:
         opened.sendall(head.encode() + body)
         yield opened
 
 
 def hold(ticket: Ticket) -> None:
     """Say nothing until the client has left."""
-    ticket.cancelled.wait(10)
+    ticket.cancelled.wait(LONG_S)
 
 
 def test_headers_wait_for_admission(client: httpx.Client, engine: ScriptedEngine) -> None:
@@ -74,7 +75,7 @@ def test_a_waiting_stream_opens_and_says_why(
 
     def script(ticket: Ticket) -> None:
         ticket.put(Waiting(state, "memory is almost full,\n2 GiB are missing"))
-        go.wait(10)
+        go.wait(LONG_S)
         ticket.put(Admitted(0, 0, 50, cut_from=60))
         ticket.finish("x")
 
@@ -97,7 +98,7 @@ def test_status_that_people_see(engine: ScriptedEngine) -> None:
 
     def script(ticket: Ticket) -> None:
         ticket.put(Waiting(WaitState.SLOT, "all 2 slots are busy"))
-        go.wait(10)
+        go.wait(LONG_S)
         ticket.put(Admitted(0, 0, 50))
         ticket.finish("x")
 
@@ -127,7 +128,7 @@ def test_a_long_read_is_commented(client: httpx.Client, engine: ScriptedEngine) 
 
     def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 50), Reading(128, 1000))
-        go.wait(10)
+        go.wait(LONG_S)
         ticket.put(Reading(1000, 1000))
         ticket.finish("x")
 
@@ -186,7 +187,7 @@ def test_a_refusal_after_headers_is_one_event(client: httpx.Client, engine: Scri
 
     def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 10), Text(0, "par", 1))
-        seen.wait(10)
+        seen.wait(LONG_S)
         ticket.put(Failed(RequestError("the page could not be committed", status=503, code="memory")))
         ticket.put(Text(0, "never", 1))
 
@@ -220,18 +221,18 @@ def test_a_client_that_leaves_cancels(server: Served, engine: ScriptedEngine, st
         begun.set()
         while phase == "decoding" and not ticket.cancelled.wait(0.002):
             ticket.put(Text(0, "a", 1), Text(1, "b", 1))
-        ticket.cancelled.wait(10)
+        ticket.cancelled.wait(LONG_S)
 
     engine.script = script
     with asked(server, stream=stream, n=2):
-        assert begun.wait(10)
+        assert begun.wait(LONG_S)
     assert wait_until(lambda: engine.tickets[0].cancelled.is_set())
     assert wait_until(lambda: server.app.exchanges.count == 0)
 
 
 def test_a_client_that_left_before_the_hand_over_is_not_submitted(server: Served, engine: ScriptedEngine) -> None:
     """Half a body, then gone."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as opened:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LONG_S) as opened:
         opened.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{{".encode())
     assert httpx.get(server.url + "/v1/status").status_code == 200
     assert engine.tickets == []
@@ -262,7 +263,7 @@ def test_a_client_that_does_not_read_neither_stops_nor_loses_anything(
 
     engine.script = script
     with asked(server) as slow:
-        assert written.wait(20), "the engine never waits for a client"
+        assert written.wait(LONG_S), "the engine never waits for a client"
         engine.reset()
         assert client.post(CHAT, json=chat_body()).status_code == 200
         received = bytearray()
@@ -277,7 +278,7 @@ def test_a_fault_while_writing_ends_only_its_stream(client: httpx.Client, engine
     def script(ticket: Ticket) -> None:
         ticket.put(Admitted(0, 0, 10))
         if ticket.request.stream:
-            seen.wait(10)
+            seen.wait(LONG_S)
         ticket.put(Text(7, "a choice nobody asked for", 1))
 
     engine.script = script
@@ -309,10 +310,10 @@ def test_ending_all_reaches_every_phase(client: httpx.Client, server: Served, en
     for thread in threads:
         thread.start()
     assert wait_until(lambda: len(engine.tickets) == 2)
-    assert seen.wait(10)
+    assert seen.wait(LONG_S)
     server.app.exchanges.end_all(RequestError("over", status=503, code="draining", retry_after=5))
     for thread in threads:
-        thread.join(10)
+        thread.join(LONG_S)
     assert answers["whole"].status_code == 503
     assert answers["whole"].headers["retry-after"] == "5"
     assert events(answers["streamed"].text)[-1]["error"]["code"] == "draining"

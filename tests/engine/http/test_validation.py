@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, COMPLETIONS, chat_body, error_of
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.served import Served
 
@@ -142,7 +143,7 @@ def test_body_over_the_limit(client: httpx.Client, engine: ScriptedEngine) -> No
 
 
 def test_a_head_that_does_not_end(server: Served, client: httpx.Client) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as opened:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LONG_S) as opened:
         opened.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
         with pytest.raises(ConnectionError):
             opened.sendall(b"a" * (64 << 20))

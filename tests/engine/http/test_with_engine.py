@@ -28,6 +28,7 @@ from engine.rows import RowBatch
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, COMPLETIONS, chat_body, content_of, error_of, events
 from tests.support.fake_model import FakeRunner, fake_model, greedy, reading
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 from tests.support.served import Served, served
 
@@ -47,7 +48,7 @@ class Gate:
     def __call__(self, batch: RowBatch) -> None:
         if not self.is_open:
             self.held.set()
-            assert self.allowed.acquire(timeout=20)
+            assert self.allowed.acquire(timeout=LONG_S)
 
     def close(self) -> None:
         self.held.clear()
@@ -83,7 +84,7 @@ class House:
     @contextmanager
     def asked(self, *, then: bytes = b"", **fields: Any) -> Iterator[socket.socket]:
         """A request over a bare socket, with `then` right behind it; leaving the block is the client's leaving."""
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as opened:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=LONG_S) as opened:
             opened.sendall(request_bytes(**fields) + then)
             yield opened
 
@@ -134,7 +135,7 @@ def house() -> Iterator[Callable[..., House]]:
         assert engine.wait_ready(10)
         serving = served(engine, SERVICE)
         server = serving.__enter__()
-        client = httpx.Client(base_url=server.url, timeout=20, verify=False)
+        client = httpx.Client(base_url=server.url, timeout=LONG_S, verify=False)
         made.append((House(server, engine, runner, gate, client), serving))
         return made[-1][0]
 
@@ -154,7 +155,7 @@ def test_leaving_in_a_long_read(house: Callable[..., House], stream: bool) -> No
     h = house()
     h.gate.close()
     with h.asked(prompt=[7] * 1500, stream=stream):
-        assert h.gate.held.wait(10)
+        assert h.gate.held.wait(LONG_S)
     assert wait_until(lambda: h.server.app.exchanges.count == 0)
     h.gate.open()
     assert h.settles(abandoned=1)
@@ -167,7 +168,7 @@ def test_leaving_a_connection_with_more_requests_on_it(house: Callable[..., Hous
     h = house()
     h.gate.close()
     with h.asked(prompt=[7] * 1500, then=request_bytes(max_tokens=1000) * 4):
-        assert h.gate.held.wait(10)
+        assert h.gate.held.wait(LONG_S)
     assert wait_until(lambda: h.server.app.exchanges.count == 0)
     h.gate.open()
     assert h.settles(abandoned=1)
@@ -183,7 +184,7 @@ def test_what_follows_a_running_request_leaves_its_answer_whole(
     h = house()
     h.gate.close()
     with h.asked(stream=True, then=more if at_once else b"") as opened:
-        assert h.gate.held.wait(10)
+        assert h.gate.held.wait(LONG_S)
         if not at_once:
             opened.sendall(more)
         h.gate.open()
@@ -200,7 +201,7 @@ def test_leaving_the_queue(house: Callable[..., House]) -> None:
     h = house()
     h.gate.close()
     with h.asked(stream=True, max_tokens=1000), h.asked(stream=True, max_tokens=1000):
-        assert h.gate.held.wait(10)
+        assert h.gate.held.wait(LONG_S)
         assert wait_until(lambda: h.running_after_a_pass() == 2)
         with h.asked(prompt=[9] * 333, stream=True):
             assert wait_until(lambda: h.server.app.exchanges.count == 3)
@@ -224,7 +225,7 @@ def test_pages_answer_while_a_chunk_is_computed(house: Callable[..., House]) -> 
     h = house()
     h.gate.close()
     with h.asked(prompt=[7] * 1900, stream=True):
-        assert h.gate.held.wait(10)
+        assert h.gate.held.wait(LONG_S)
         for path in ("/health", "/metrics", "/slots", "/v1/status"):
             assert h.client.get(path).status_code == 200
         h.gate.open()
@@ -244,7 +245,7 @@ def test_one_runs_one_waits_four_are_refused(house: Callable[..., House]) -> Non
     }
     h.gate.open()
     for thread in threads:
-        thread.join(10)
+        thread.join(LONG_S)
     assert sorted(a.status_code for a in answers) == [200, 200, 503, 503, 503, 503]
     assert h.settles(abandoned=0)
 
@@ -324,7 +325,7 @@ def test_a_body_is_let_go_while_its_answer_runs(
     h = house()
     h.gate.close()
     with h.asked(max_tokens=1000, user="x" * padding):
-        assert h.gate.held.wait(10)
+        assert h.gate.held.wait(LONG_S)
         assert len(bodies) == 1
         assert wait_until(lambda: bodies[0]() is None)
     h.gate.open()
@@ -397,7 +398,7 @@ def test_a_waiting_stream_says_so(house: Callable[..., House]) -> None:
     h = house(parallel=1)
     h.gate.close()
     with h.asked(max_tokens=1000, stream=True):
-        assert h.gate.held.wait(10)
+        assert h.gate.held.wait(LONG_S)
         h.gate.allowed.release(3)
         assert wait_until(lambda: h.health().parallel.running == 1)
         with h.asked(stream=True) as waiting:

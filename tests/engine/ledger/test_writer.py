@@ -19,6 +19,7 @@ from engine.ledger.reader import LedgerReader, Search
 from engine.ledger.store import SCHEMA, LedgerStore
 from engine.ledger.writer import DAY_S, Ledger
 from tests.engine.ledger.rows import row
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 
 
@@ -86,13 +87,13 @@ def test_adding_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def slow(self: LedgerStore, rows: list[object]) -> None:
         reached.set()
-        assert held.wait(10)
+        assert held.wait(LONG_S)
         append(self, rows)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LedgerStore, "append", slow)
     with running(tmp_path / "ledger.sqlite", queue_limit=4) as ledger:
         ledger.add(row(0))
-        assert reached.wait(10)
+        assert reached.wait(LONG_S)
         for number in range(1, 10):
             ledger.add(row(number))
         assert (ledger.state().written, ledger.state().dropped) == (0, 6)

@@ -18,6 +18,7 @@ from tandem.exits import CommandError, Exit
 from tandem.service import hold
 from tandem.service.claims import check_unclaimed, hold_lock
 from tandem.service.hold import Note, describe_hold, read_note, restore_after_crash, write_note
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 
 
@@ -68,7 +69,7 @@ def test_a_signal_ends_the_command(
     )
     assert wait_until(begun.exists)
     send(holding.pid, number)
-    assert holding.wait(20) == code
+    assert holding.wait(LONG_S) == code
 
 
 def test_one_hold_at_a_time_and_no_engine_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from tandem.service.rotation import RotatingLog, follow, numbered, pump, read_back
+from tests.support.patience import LONG_S
 
 
 def test_the_size_is_bounded_while_it_is_written(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_follower_misses_nothing_through_rotations(tmp_path: Path) -> None:
         for number in range(100, 200):
             log.write(f"{number}\n".encode())
         written.set()
-        follower.join(10)
+        follower.join(LONG_S)
         assert lines == ["before\n"]
         assert heard == [f"{number}\n" for number in range(200)]
 
@@ -80,7 +81,7 @@ def test_what_has_no_end_of_line_is_kept(tmp_path: Path) -> None:
         os.write(into, b"first\nsec")
         os.write(into, b"ond\nthe last words")
         os.close(into)
-        reader.join(10)
+        reader.join(LONG_S)
         assert (tmp_path / "engine.log").read_text() == "first\nsecond\nthe last words\n"
         assert log.last_line == "the last words"
 
