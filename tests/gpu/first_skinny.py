@@ -45,28 +45,6 @@ class FirstPacked:
         return self.words.nbytes + (self.scales.nbytes if self.scales is not None else 0)
 
 
-def first_pack4(quants: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> FirstPacked:
-    """Pack 4-bit weights. quants: (n, k) uint8 of 0 to 15. scale, minimum: (n, k / 32) float16.
-
-    A step is 16 rows by 64; lane 4 r + q of a warp holds rows r and r + 8. Word j of its four is columns 16 j to
-    16 j + 15: nibbles (i, i + 4) are the pair at column 2 q (+ 8 where i > 1) of row r (+ 8 where i is odd).
-    """
-    n, k = quants.shape
-    _check_shape(n, k)
-    # (tile, row half, r, step, word, column half, q, pair)
-    x = quants.view(n // 16, 2, 8, k // 64, 4, 2, 4, 2).to(torch.int64)
-    x = x.permute(0, 3, 2, 6, 4, 7, 5, 1)  # tile, step, r, q, word, pair, column half, row half
-    shift = torch.tensor([[[0, 4], [8, 12]], [[16, 20], [24, 28]]], device=quants.device)
-    words = (x << shift).sum(dim=(-1, -2, -3))
-    words = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32).contiguous()
-
-    def grouped(v: torch.Tensor) -> torch.Tensor:
-        return v.half().view(n // 16, 2, 8, k // 64, 2).permute(0, 3, 2, 4, 1)
-
-    scales = torch.stack((grouped(scale), grouped(minimum)), dim=-1).contiguous()
-    return FirstPacked(words, scales, n, k)
-
-
 def first_skinny(
     x: torch.Tensor,
     w: FirstPacked,
@@ -117,8 +95,3 @@ def first_skinny(
     scales = w.scales if w.scales is not None else w.words
     arguments = (w.words, scales, x, out, rows, n, k, x.stride(0), out.stride(0))
     kernel.launch(n // 16, w.segments * 32, arguments, shared=max(ring, sums))
-
-
-def _check_shape(n: int, k: int) -> None:
-    if n % 16 or k % 64:
-        raise ValueError(f"weights of ({n}, {k}); n must be a multiple of 16 and k of 64")
