@@ -183,7 +183,6 @@ def _run(command: list[str], seconds: float, signals: list[int]) -> int:
         output.error(f"{command[0]} cannot be run: {why.strerror}")
         return 127 if isinstance(why, FileNotFoundError) else 126
     deadline = time.monotonic() + seconds
-    told = len(signals)
     while True:
         try:
             code = child.wait(max(0.0, min(POLL_S, deadline - time.monotonic())))
@@ -194,12 +193,11 @@ def _run(command: list[str], seconds: float, signals: list[int]) -> int:
             output.warn(f"the time is up; ending {command[0]}")
             _end_tree(child)
             return TIMED_OUT_EXIT
-        if len(signals) > told:
-            told = len(signals)
-            # Ctrl-C reaches the command by itself, and it is the command's to answer.
-            if signals[-1] != signal.SIGINT:
-                _end_tree(child)
-                return 128 + signals[-1]
+        # Ctrl-C reaches the command by itself, and it is the command's to answer. What came while the command was being
+        # started counts.
+        if ending := [number for number in signals if number != signal.SIGINT]:
+            _end_tree(child)
+            return 128 + ending[0]
 
 
 def _end_tree(child: subprocess.Popen[bytes]) -> None:

@@ -72,6 +72,11 @@ def test_a_signal_ends_the_command(
     assert holding.wait(LONG_S) == code
 
 
+@pytest.mark.parametrize("signals", [[signal.SIGHUP], [signal.SIGINT, signal.SIGHUP, signal.SIGINT]])
+def test_a_signal_while_the_command_is_being_started_is_not_missed(signals: list[int]) -> None:
+    assert hold._run(["sleep", "60"], 10.0, signals) == 129
+
+
 def test_one_hold_at_a_time_and_no_engine_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with held(hold_lock()):
         assert run(["hold", "1", "true"]) == Exit.REFUSED
