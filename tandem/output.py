@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Told (done, total) in bytes, any number of times."""
 
+_UNBOUNDED = 1000
+"""Columns in which everything that is drawn has room."""
+
 
 def emit(text: str, *, end: str = "\n") -> None:
     """Write data to stdout."""
@@ -43,8 +46,11 @@ def error(text: str) -> None:
 
 
 def draw(renderable: RenderableType) -> None:
-    """Draw a rich renderable on stdout."""
-    _console(sys.stdout).print(renderable)
+    """Draw a rich renderable on stdout. A terminal that is narrower than its narrowest form wraps its lines."""
+    console = _console(sys.stdout)
+    unbounded = console.options.update(max_width=_UNBOUNDED)
+    console.width = max(console.width, console.measure(renderable, options=unbounded).minimum)
+    console.print(renderable)
 
 
 @contextmanager

@@ -91,13 +91,16 @@ def table(report: UsageReport) -> Table:
     """One line a group, and the total last."""
     from rich.table import Table
 
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    grid.add_column(str(report.by) if report.by else "", overflow="ellipsis", min_width=10, max_width=40)
-    for name in _COLUMNS:
-        grid.add_column(name, justify="right", no_wrap=True)
-    for group in report.groups:
-        grid.add_row(_literal(group.key), *_cells(group.totals))
-    grid.add_row("total", *_cells(report.total), style="bold" if report.groups else "")
+    figures = [_cells(group.totals) for group in report.groups]
+    total = _cells(report.total)
+    # A long name is cut, a figure never.
+    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    grid.add_column(str(report.by) if report.by else "", overflow="ellipsis", min_width=10, max_width=24)
+    for name, *cells in zip(_COLUMNS, *figures, total, strict=True):
+        grid.add_column(name, justify="right", width=max(len(text) for text in (name, *cells)))
+    for group, cells in zip(report.groups, figures, strict=True):
+        grid.add_row(_literal(group.key), *cells)
+    grid.add_row("total", *total, style="bold" if report.groups else "")
     return grid
 
 

@@ -58,6 +58,22 @@ def test_a_table_with_the_total_last(state: Path, capsys: pytest.CaptureFixture[
     assert total.split()[:2] == ["total", "3"]
 
 
+def test_the_figures_are_whole_on_a_narrow_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with closing(LedgerStore(tmp_path / "ledger.sqlite")) as store:
+        store.append([row(1, client="c" * 40, prompt_tokens=1_234_567_890, completion_tokens=987_654_321)])
+    assert run(["usage", "--by", "client", "--state-dir", str(tmp_path)]) == Exit.OK
+    head, client, total = capsys.readouterr().out.splitlines()
+    assert head.split()[-2:] == ["errors", "refused"]
+    assert client.startswith("c" * 23 + "\N{HORIZONTAL ELLIPSIS} ")
+    for line in (client, total):
+        assert "1,234,567,890" in line
+        assert "987,654,321" in line
+        assert line.split()[-2:] == ["0", "0"]
+
+
 def test_without_groups_the_total_stands_alone(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["usage", "--state-dir", str(state)]) == Exit.OK
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["requests", "total"]
