@@ -8,7 +8,7 @@ from __future__ import annotations
 from console.feeds import NOTHING_FED, Fed
 from console.history import Track
 from console.parts.header import header
-from console.parts.lanes import lane, loading
+from console.parts.lanes import lane_view, loading
 from console.parts.memory import memory, pool
 from console.parts.queue import queued
 from console.parts.roles import role
@@ -37,7 +37,7 @@ def screen_view(
     if health is None:
         return ScreenView(link, top)
     wanted = filter_text.casefold().strip()
-    lanes = tuple(lane(slot, track.lane(slot.slot), link.stale) for slot in health.lanes)
+    lanes = tuple(lane_view(slot, track.lane(slot.slot), stale=link.stale) for slot in health.lanes)
     queue = tuple(queued(entry) for entry in health.queue)
     parallel = health.parallel
     return ScreenView(

@@ -106,7 +106,7 @@ def add(label: LabelArgument, from_stdin: StdinOption = False, json: JsonOption 
         if not any(one.label not in TOKENS for one in held):
             output.note("from now on every client needs a key, also those on this machine")
         write_secrets(path, (*held, made))
-    _show(label, None if from_stdin else secret, None, json)
+    _show(label, None if from_stdin else secret, None, json=json)
 
 
 @app.command()
@@ -131,7 +131,7 @@ def rotate(
         ending = [_ending(one, until) for one in old if one.holds(now)] if until > now else []
         write_secrets(path, (*kept, *ending, _made(label, secret, kept)))
     last = max((one.until or 0 for one in ending), default=None)
-    _show(label, None if from_stdin else secret, last, json)
+    _show(label, None if from_stdin else secret, last, json=json)
 
 
 @app.command()
@@ -227,7 +227,7 @@ def _unknown(label: str, held: tuple[Secret, ...]) -> CommandError:
     return CommandError(f"no secret is named {label!r}; there are: {there}", Exit.USAGE)
 
 
-def _show(label: str, secret: str | None, old_until: float | None, json: bool) -> None:
+def _show(label: str, secret: str | None, old_until: float | None, *, json: bool) -> None:
     old = None if old_until is None else _time(old_until)
     if json:
         output.emit_json(NewSecret(label, secret, old))

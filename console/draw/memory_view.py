@@ -83,7 +83,7 @@ def _bar(shown: MemoryView, width: int, textures: bool) -> list[Line]:
         width,
         "   ",
     )
-    return [head, panels.memory_bar(shown, width, textures), panels.floors(shown, width), floors]
+    return [head, panels.memory_bar(shown, width, textures=textures), panels.floors(shown, width), floors]
 
 
 def _legend(shown: MemoryView, width: int, textures: bool) -> Line:

@@ -93,7 +93,7 @@ def memory(view: ScreenView, width: int, height: int) -> Sheet:
         Span(f" free of {figures.size(shown.total)}", Tone.DIM),
         Span(f" · {shown.source}", Tone.DIM),
     )
-    bar = memory_bar(shown, width, view.textures)
+    bar = memory_bar(shown, width, textures=view.textures)
     legend = _legend(shown, width, max(1, height - 2), view.textures)
     # Floors are set once the model is loaded.
     marks = [] if view.loading is not None else [floors(shown, width)]
@@ -102,7 +102,7 @@ def memory(view: ScreenView, width: int, height: int) -> Sheet:
     return Sheet("memory", summary, tuple(body), _foot(shown) if marks else ())
 
 
-def memory_bar(shown: MemoryView, width: int, textures: bool) -> Line:
+def memory_bar(shown: MemoryView, width: int, *, textures: bool) -> Line:
     """All of the memory as one bar: the parts in use, what no part names, and what is free."""
     filled = [Part(part.held, part.tone, part.glyph if textures else "█") for part in shown.parts]
     if shown.unnamed:

@@ -54,7 +54,7 @@ def legend(width: int) -> Line:
     return parts([entries[phase] for phase in Phase if phase in entries], 1 << 10)
 
 
-def spent(phases: Sequence[Phase], width: int, step: int, words: bool = False) -> Line:
+def spent(phases: Sequence[Phase], width: int, step: int, *, words: bool = False) -> Line:
     """How long each phase took: `┈ 2 s  ═ 8 s  ━ 24 s`, with the words of the legend where there is room; then how long
     a cell of the strip is."""
     entries: list[Line] = []

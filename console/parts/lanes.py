@@ -12,7 +12,8 @@ from console.words import LANE_WORDS, Word
 from engine.protocol import Health, Lane, LaneState
 
 
-def lane(lane: Lane, past: LaneTrack, stale: bool) -> LaneView:
+def lane_view(lane: Lane, past: LaneTrack, *, stale: bool) -> LaneView:
+    """What one lane says. `stale`: the snapshot is no longer current, so it shows no rate."""
     word = LANE_WORDS[lane.state]
     text = literal(lane.phase_text) or word.word
     # A rate that is no longer measured is not shown: the word alone stays.
