@@ -58,7 +58,9 @@ class HealthClient:
         if address.scheme not in ("http", "https") or not address.host:
             raise BadAddress(f"--url {url}: must be an address like http://127.0.0.1:8000")
         # Proxies of the environment are for the outside world; an engine is asked directly.
-        self._http = httpx.AsyncClient(timeout=None, trust_env=False, headers=_reading())
+        # Certificates are read where they are needed: that takes as long as a frame.
+        checked = address.scheme == "https"
+        self._http = httpx.AsyncClient(timeout=None, trust_env=False, headers=_reading(), verify=checked)
         self._request = self._http.build_request("GET", f"{self.url}/health")
 
     async def fetch(self) -> Health:
