@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +15,8 @@ from console.client import BadAddress, HealthClient
 from console.look import ThemeName
 from console.recording import NotARecording, Recorder
 
+# What stands by then is kept for good: the modules and the widgets.
+SETTLED_S = 2.0
 # Exit codes: a command line that does not parse; something that failed while it ran.
 USAGE = 2
 FAILURE = 1
@@ -70,10 +74,28 @@ def _print(url: str, options: Options, printed: Printed) -> int:
     return print_snapshot(url) if printed is Printed.JSON else print_once(url, theme=options.theme)
 
 
-async def _run(options: Options, recorder: Recorder | None = None) -> int:
-    from console.app import ConsoleApp
+@contextmanager
+def _settling() -> Iterator[None]:
+    """No search for garbage before the first frame, and none ever among what the start made. Inside a running loop."""
 
+    def settled() -> None:
+        gc.freeze()
+        gc.enable()
+
+    gc.disable()
+    timer = asyncio.get_running_loop().call_later(SETTLED_S, settled)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        gc.enable()
+
+
+async def _run(options: Options, recorder: Recorder | None = None) -> int:
     async with AsyncExitStack() as stack:
+        stack.enter_context(_settling())
+        from console.app import ConsoleApp
+
         clients = [await stack.enter_async_context(HealthClient(url, recorder)) for url in options.urls]
         app = ConsoleApp(clients, theme=options.theme, recorder=recorder, writes=options.writes)
         result = await app.run_async(mouse=options.mouse)
