@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -269,7 +270,7 @@ class ScreenView:
     pool: PoolView | None = None
     memory: MemoryView | None = None
     roles: tuple[RoleView, ...] = ()
-    queue: tuple[QueueView, ...] = ()
+    queue: Sequence[QueueView] = ()
     queue_total: int = 0
     rounds: RoundsView | None = None
     past: Track = field(default_factory=Track)

@@ -5,15 +5,17 @@ Nothing here knows a width, a colour or a terminal. Text from outside is made li
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from console.feeds import NOTHING_FED, Fed
 from console.history import Track
 from console.parts.header import header
 from console.parts.lanes import lane_view, loading
 from console.parts.memory import memory, pool
-from console.parts.queue import queued
+from console.parts.queue import Waiting
 from console.parts.roles import role
 from console.parts.rounds import rounds
-from console.screen import LanesView, Link, ScreenView
+from console.screen import LanesView, Link, QueueView, ScreenView
 from console.spans import literal
 from engine.protocol import Health
 
@@ -38,7 +40,9 @@ def screen_view(
         return ScreenView(link, top)
     wanted = filter_text.casefold().strip()
     lanes = tuple(lane_view(slot, track.lane(slot.slot), stale=link.stale) for slot in health.lanes)
-    queue = tuple(queued(entry) for entry in health.queue)
+    queue: Sequence[QueueView] = Waiting(health.queue)
+    if wanted:
+        queue = tuple(entry for entry in queue if _matches(wanted, entry.client, entry.id, entry.word.word))
     parallel = health.parallel
     return ScreenView(
         link=link,
@@ -57,8 +61,8 @@ def screen_view(
         pool=pool(health),
         memory=memory(health.memory),
         roles=tuple(role(entry) for entry in health.roles),
-        queue=tuple(entry for entry in queue if _matches(wanted, entry.client, entry.id, entry.word.word)),
-        queue_total=len(queue),
+        queue=queue,
+        queue_total=len(health.queue),
         rounds=rounds(health),
         past=track,
         textures=textures,

@@ -7,9 +7,12 @@ import asyncio
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from console.draw import queue_view
+from console.draw import queue_view, rounds_view
 from console.draw.frame import Frame, framed
+from console.parts import queue as queue_part
+from console.screen import QueueView
 from console.views import ViewState
+from engine.protocol import Queued
 from tests.console.films import STATES, Moment, film, seen, text
 from tests.console.stage import staged
 from tests.support import fake_health
@@ -102,3 +105,21 @@ def test_pictures(picture: SnapshotAssertion) -> None:
 def test_other_sizes(size: tuple[int, int], picture: SnapshotAssertion) -> None:
     for svg in film("3", size, {"pressure": Moment("pressure", 8, keys=("end",))}).values():
         assert svg == picture
+
+
+def test_a_queue_that_is_not_shown_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    make = queue_part.queued
+
+    def counted(entry: Queued) -> QueueView:
+        made.append(entry.id)
+        return make(entry)
+
+    monkeypatch.setattr(queue_part, "queued", counted)
+    view = seen("crowd", 3)
+    rounds_view.sheet(view, ViewState(), 76, 19)
+    assert view.queue_total == 500
+    assert made == []
+    queue_view.sheet(view, ViewState(), 76, 19)
+    queue_view.sheet(view, ViewState(), 76, 19)
+    assert len(made) == 500
