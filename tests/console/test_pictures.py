@@ -90,7 +90,7 @@ def test_before_any_answer(picture: SnapshotAssertion, monkeypatch: pytest.Monke
     assert asyncio.run(nobody()) == picture
 
 
-PUBLISHED = ("idle", "busy", "waiting", "long_read", "lost", "loading")
+PUBLISHED = ("idle", "busy", "waiting", "lost", "loading")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
