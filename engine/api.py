@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine.counters import Ending
 from engine.ledger.reader import LedgerReader
 from engine.meters import MetersView
 from engine.protocol import Health
-from engine.request import EventSink, Request
+from engine.request import EventSink, Request, RequestError
 
 
 class Tokenizer(Protocol):
@@ -97,8 +98,9 @@ class EnginePort(Protocol):
         """The client left: stop every choice of the request within one chunk or one round. Unknown ids are ignored."""
         ...
 
-    def end(self, request_id: str) -> None:
-        """The operator ends the request as a leaving client would, but its sink hears why. Unknown ids are ignored."""
+    def end(self, request_id: str, error: RequestError, ending: Ending) -> None:
+        """End the request as a leaving client would, but its sink hears why, and it is counted as `ending`. Unknown
+        ids are ignored."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine import reasons
+from engine.counters import Ending
 from engine.request import EventSink, Request, RequestError
 
 QUEUE_FULL_RETRY_S = 5
@@ -27,9 +28,11 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The operator ends a request."""
+    """A request must end although its client is there."""
 
     request_id: str
+    error: RequestError
+    ending: Ending
 
 
 class Inbox:
@@ -84,8 +87,8 @@ class Inbox:
         self._items.append(Cancel(request_id))
         self._wake.set()
 
-    def end(self, request_id: str) -> None:
-        self._items.append(End(request_id))
+    def end(self, request_id: str, error: RequestError, ending: Ending) -> None:
+        self._items.append(End(request_id, error, ending))
         self._wake.set()
 
     def wake(self) -> None:

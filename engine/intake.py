@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.counters import Ending
 from engine.deadlines import overdue
-from engine.inbox import Cancel, End, Submission, cancelled, draining
+from engine.inbox import Cancel, End, Submission, draining
 from engine.job import new_job
 from engine.lifecycle import Lifecycle
 from engine.request import RequestError
@@ -36,9 +36,9 @@ class Intake:
                 case Cancel(request_id):
                     if (gone := state.jobs.get(request_id)) is not None:
                         self._lifecycle.abandon(gone)
-                case End(request_id):
+                case End(request_id, error, ending):
                     if (ended := state.jobs.get(request_id)) is not None:
-                        self._lifecycle.fail(ended, cancelled(), Ending.CANCELLED)
+                        self._lifecycle.fail(ended, error, ending)
 
     def refuse_waiting(self) -> None:
         """The engine drains: who has no slot yet is better off elsewhere."""

@@ -9,6 +9,7 @@ from engine.api import ServedModel
 from engine.boot import Parts, boot, open_ledger
 from engine.checks import check
 from engine.config import EngineConfig
+from engine.counters import Ending
 from engine.dispatch import Dispatcher
 from engine.inbox import Inbox, draining
 from engine.intake import Intake
@@ -98,8 +99,8 @@ class Engine:
     def cancel(self, request_id: str) -> None:
         self._inbox.cancel(request_id)
 
-    def end(self, request_id: str) -> None:
-        self._inbox.end(request_id)
+    def end(self, request_id: str, error: RequestError, ending: Ending) -> None:
+        self._inbox.end(request_id, error, ending)
 
     @property
     def ledger(self) -> LedgerReader | None:

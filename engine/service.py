@@ -18,6 +18,7 @@ import uvloop
 
 from engine.api import EnginePort
 from engine.config import EngineConfig, ServiceConfig
+from engine.counters import Ending
 from engine.http.app import App
 from engine.http.server import AppServer
 from engine.keyring import SecretsUnusable, require_keys
@@ -203,13 +204,14 @@ class _Service:
         """Accept nothing more; what runs may finish within the drain's limit, then gets a final error event."""
         self._engine.drain()
         if not await self._all_done_within(self._config.drain_timeout_s):
-            self._end_open("draining")
+            self._end_open()
             await self._all_done_within(FLUSH_S)
 
-    def _end_open(self, code: str) -> None:
-        self._app.exchanges.end_all(
-            RequestError("the server ended before this answer was complete", status=503, code=code, retry_after=5)
-        )
+    def _end_open(self) -> None:
+        limit = f"{self._config.drain_timeout_s:g} s (TANDEM_DRAIN_TIMEOUT)"
+        message = f"the server ended before this answer was complete, which did not end within {limit}"
+        error = RequestError(message, status=503, code="draining", retry_after=5)
+        self._app.exchanges.end_all(error, Ending.TIMEOUT)
 
     async def _all_done_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

@@ -11,13 +11,12 @@ import typer
 
 from tandem import output
 from tandem.exits import CommandError, Exit
-from tandem.flags import with_engine_flags
+from tandem.flags import StateDirOption, with_engine_flags
 from tandem.origins import Flags
-from tandem.paths import default_state_dir
-from tandem.register import Running, meant, read_launch, running
+from tandem.register import Running, meant, read_launch, running, usual_state_dir
 from tandem.service import report, unit
 from tandem.service.hold import describe_hold, remove_note, restore_after_crash
-from tandem.service.launching import end, environment_of, launch
+from tandem.service.launching import check_again, end, entered, environment_of, launch
 from tandem.service.lines import as_json, as_text
 from tandem.service.rotation import LOG_NAME, follow, read_back
 from tandem.status import describe
@@ -25,9 +24,6 @@ from tandem.wire import Address, get, health
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-StateDirOption = Annotated[
-    Path | None, typer.Option("--state-dir", metavar="FOLDER", help="The engine's state directory, where several run.")
-]
 WaitOption = Annotated[float, typer.Option("--wait", metavar="S", min=0, help="How long to wait until it is ready.")]
 TimeoutOption = Annotated[
     float | None,
@@ -66,27 +62,32 @@ def stop(state_dir: StateDirOption = None, timeout: TimeoutOption = None) -> Non
 @app.command()
 def restart(state_dir: StateDirOption = None, timeout: TimeoutOption = None, wait: WaitOption = 180.0) -> None:
     """Stop the engine and start it again with the flags and variables it was started with."""
-    folder = state_dir.absolute() if state_dir else None
     environ = dict(os.environ)
+    engine: Running | None = None
     try:
-        engine = meant(folder)
+        engine = meant(state_dir)
     except CommandError as why:
         if why.code != Exit.NOT_RUNNING:
             raise
-        folder = folder or default_state_dir()
-    else:
+    folder = engine.state_dir if engine else state_dir or usual_state_dir()
+    if engine is not None:
         if engine.record is not None and engine.record.unit is not None:
             unit.manage("restart", engine.record.unit)
             output.note(f"{engine.record.unit} was restarted")
             return
-        folder = engine.state_dir
         environ = environment_of(engine)
-        end(engine, timeout)
     before = read_launch(folder)
     if before is None:
-        raise CommandError(f"no engine was started with the state directory {folder}", Exit.NOT_RUNNING)
-    os.chdir(before.folder)
-    launch(before.to_flags(), wait_s=wait, environ=environ)
+        left = (
+            "how it was started is not known any more; `tandem stop` ends it" if engine else "`tandem start` starts one"
+        )
+        raise CommandError(f"no start is recorded in the state directory {folder}; {left}", Exit.NOT_RUNNING)
+    # What would keep it from starting is found out before anything is stopped.
+    check_again(before, environ)
+    if engine is not None:
+        end(engine, timeout)
+    with entered(before.folder):
+        launch(before.to_flags(), wait_s=wait, environ=environ)
 
 
 @app.command()
@@ -126,7 +127,7 @@ def logs(
     found = [engine for engine in running() if state_dir in (None, engine.state_dir)]
     if len(found) == 1 and found[0].record and found[0].record.unit:
         _show_journal(found[0].record.unit, lines, follow_on=follow_on, json=json)
-    folder = state_dir or (found[0].state_dir if len(found) == 1 else default_state_dir())
+    folder = state_dir or (found[0].state_dir if len(found) == 1 else usual_state_dir())
     path = folder / LOG_NAME
     try:
         newest_lines, file = read_back(path, lines)
@@ -158,7 +159,7 @@ def _meant_or_why(state_dir: Path | None) -> Running:
     except CommandError as why:
         if why.code != Exit.NOT_RUNNING:
             raise
-        last = report.read_report(state_dir or default_state_dir())
+        last = report.read_report(state_dir or usual_state_dir())
         ended = None if last is None or last.state is report.State.ENDED else report.describe(last)
         raise CommandError("\n".join(filter(None, (why.message, ended, describe_hold()))), why.code) from why
 

@@ -64,6 +64,23 @@ def with_engine_flags(
     return give
 
 
+def _absolute_or_none(text: str) -> Path | None:
+    path = path_or_none(text)
+    return path.absolute() if path else None
+
+
+StateDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        metavar="FOLDER",
+        parser=_absolute_or_none,
+        help="The engine's state directory, where several run.",
+    ),
+]
+"""For commands that find an engine which runs. The folder comes absolute; an empty one is none."""
+
+
 def path_or_none(text: str | None) -> Path | None:
     """The path that a flag names; an empty one is none, as an empty variable is."""
     return Path(text) if text else None

@@ -94,6 +94,16 @@ def running() -> list[Running]:
     return [engine for folder in sorted(folders) if (engine := Running.there(folder)) is not None]
 
 
+def usual_state_dir() -> Path:
+    """The state directory that the settings name, for what is asked about an engine that does not run any more. Where
+    they do not parse, the default: they are not what was asked about."""
+    try:
+        chosen = resolve().settings.state_dir
+    except CommandError:
+        chosen = None
+    return chosen.absolute() if chosen else default_state_dir()
+
+
 def write_launch(state_dir: Path, flags: Flags) -> None:
     launch = Launch(
         flags=dict(flags.values),

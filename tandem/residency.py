@@ -24,6 +24,7 @@ from engine.roles.residency import Residency, ResidencyFileError, read_residency
 from tandem import output
 from tandem.configure import residency_file, state_dir
 from tandem.exits import CommandError, Exit
+from tandem.flags import StateDirOption
 from tandem.origins import resolve
 from tandem.register import address_of
 from tandem.settings import Settings
@@ -109,7 +110,7 @@ def unload(role: RoleArgument, url: UrlOption = None) -> None:
 
 @app.command()
 def journal(
-    folder: Annotated[Path | None, typer.Option("--state-dir", metavar="FOLDER", help="The engine's state.")] = None,
+    folder: StateDirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print every decision about a small model that was carried out, oldest first."""

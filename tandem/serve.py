@@ -20,7 +20,7 @@ from tandem.exits import CommandError, Exit
 from tandem.flags import with_engine_flags
 from tandem.origins import Flags, Resolved, resolve
 from tandem.register import registered, write_launch
-from tandem.service.claims import check_unclaimed, end_with_parent
+from tandem.service.claims import check_unclaimed, end_with
 
 log = logging.getLogger("tandem.serve")
 CPU_BACKEND_VARIABLE = "TANDEM_CPU_BACKEND"
@@ -35,7 +35,7 @@ def serve(
     unlisted: Annotated[
         bool, typer.Option("--unlisted", help="Do not let other commands find it (for engines that bench starts).")
     ] = False,
-    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+    supervised: Annotated[int | None, typer.Option("--supervised", metavar="PID", hidden=True)] = None,
 ) -> None:
     """Serve a model in the foreground, until Ctrl-C or SIGTERM.
 
@@ -46,7 +46,7 @@ def serve(
 
     resolved = resolve(flags)
     settings = resolved.settings
-    refuse_early(resolved, supervised=supervised)
+    refuse_early(resolved, supervised=supervised is not None)
     logs.configure(settings.log_format)
     for text in resolved.notes:
         log.warning(text)
@@ -61,13 +61,13 @@ def serve(
 
     # Whoever ends a hung engine with SIGABRT finds in the log where every thread stood.
     faulthandler.enable()
-    if supervised:
-        end_with_parent()
+    if supervised is not None:
+        end_with(supervised)
 
     from engine.service import run
 
     try:
-        with nullcontext() if unlisted or supervised else registered(folder):
+        with nullcontext() if unlisted or supervised is not None else registered(folder):
             write_launch(folder, flags)
             code = run(engine_config(settings, model, name), service_config(settings))
     except (PortInUse, StateDirLocked) as why:

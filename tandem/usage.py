@@ -17,6 +17,7 @@ from engine.ledger.usage import UsageBy, UsageReport, UsageTotals, usage
 from tandem import output
 from tandem.configure import state_dir as configured_state_dir
 from tandem.exits import CommandError, Exit
+from tandem.flags import StateDirOption
 from tandem.origins import resolve
 from tandem.register import running
 from tandem.units import duration
@@ -40,9 +41,7 @@ def show(
         str | None,
         typer.Option("--since", metavar="AGE|DATE", help="Requests that ended since: 90m, 24h, 7d, 4w or YYYY-MM-DD."),
     ] = None,
-    state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", metavar="FOLDER", help="The state folder of the engine meant.")
-    ] = None,
+    state_dir: StateDirOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print what was served: requests, tokens, time in slots, the median first token, errors.

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from engine.api import EnginePort
+from engine.counters import Ending
 from engine.http.errors import invalid
 from engine.http.exchange import Exchanges
 from engine.http.guard import Guard
 from engine.http.query import Query
 from engine.http.wire import Header, Receive, Scope, Send, respond
+from engine.inbox import cancelled
 from engine.ledger.reader import PAGE_LIMIT, LedgerReader, Search, TookTooLong, UnknownRow
 from engine.ledger.store import LedgerUnusable
 from engine.log_ring import LogRing, LogSearch
@@ -80,7 +82,7 @@ class Admin:
         wanted = str(scope["path_params"]["id"])
         if not self._exchanges.holds(wanted):
             raise _unknown(f"no request {wanted[:100]!r} runs or waits")
-        self._engine.end(wanted)
+        self._engine.end(wanted, cancelled(), Ending.CANCELLED)
         await _answer(scope, send, ActionReply(done=True, message=f"{wanted} is cancelled"))
 
     async def load(self, scope: Scope, receive: Receive, send: Send) -> None:

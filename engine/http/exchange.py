@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from engine.api import EnginePort
 from engine.config import ServiceConfig
+from engine.counters import Ending
 from engine.http.answers import Answer, Renderer
 from engine.http.errors import internal
 from engine.http.mailbox import Mailbox, Mailroom
@@ -70,11 +71,12 @@ class Exchanges:
     def count(self) -> int:
         return len(self._open)
 
-    def end_all(self, error: RequestError) -> None:
-        """End every open request with `error`: a final event on a stream, a status before headers."""
+    def end_all(self, error: RequestError, ending: Ending) -> None:
+        """End every open request with `error`: a final event on a stream, a status before headers. They hear it also
+        where the engine does not turn any more."""
         for request_id, mailbox in list(self._open.items()):
+            self.engine.end(request_id, error, ending)
             mailbox.put(Failed(error))
-            self.engine.cancel(request_id)
 
 
 class Exchange:

@@ -15,7 +15,7 @@ from tandem.configure import state_dir
 from tandem.exits import CommandError
 from tandem.flags import to_arguments, with_engine_flags
 from tandem.origins import Flags, resolve
-from tandem.register import registered
+from tandem.register import registered, write_launch
 from tandem.service.claims import claimed
 from tandem.service.rotation import LOG_NAME, RotatingLog
 from tandem.service.supervisor import Supervisor
@@ -33,10 +33,12 @@ def supervise(
     """Run `tandem serve` with these flags and watch over it."""
     settings = resolve(flags).settings
     folder = state_dir(settings)
-    command = [sys.executable, "-m", "tandem", "serve", "--supervised", *to_arguments(flags)]
+    command = [sys.executable, "-m", "tandem", "serve", f"--supervised={os.getpid()}", *to_arguments(flags)]
     # A hung engine is ended with SIGABRT for its stacks; a file as large as its memory is not wanted with them.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with claimed(settings.port, folder), registered(folder), RotatingLog(folder / LOG_NAME) as log:
+        # Before its engine is there to do it: whoever asks meanwhile must not find the flags of an earlier start.
+        write_launch(folder, flags)
         log.rotate()
         supervisor = Supervisor(
             command,

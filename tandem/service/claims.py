@@ -71,9 +71,9 @@ def _comes_from(pid: int) -> bool:
     return pid == os.getpid() or any(parent.pid == pid for parent in psutil.Process().parents())
 
 
-def end_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent ends, so that no engine outlives its supervisor."""
-    parent = os.getppid()
+def end_with(parent: int) -> None:
+    """Have the kernel send SIGTERM to this process when its parent ends, so that no engine outlives its supervisor.
+    `parent` is the process that began this one, which may have ended since."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -25,8 +25,11 @@ from tandem.paths import state_root
 from tandem.register import Launch, Running, read_launch, running
 from tandem.service import unit
 from tandem.service.claims import hold_lock
-from tandem.service.launching import end, environment_of, launch
+from tandem.service.launching import check_again, end, entered, environment_of, launch
 from tandem.wire import Address, Refused, Unreachable, health
+
+if TYPE_CHECKING:
+    import psutil
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -82,7 +85,9 @@ def hold(
             with held(hold_lock()):
                 code = _stop_and_run(minutes * 60, command, drain=drain, signals=signals, stopped=stopped)
         except Held as why:
-            raise CommandError(f"the box is held already, by process {why.pid}", Exit.REFUSED) from why
+            raise CommandError(
+                f"the box is held already, by process {why.pid}; `tandem status` tells until when", Exit.REFUSED
+            ) from why
         finally:
             # Outside the lock, which keeps everyone else's engines from starting: a unit's is someone else's.
             restored = [_restore(one, wait) for one in stopped]
@@ -149,9 +154,13 @@ def _requests(engine: Running) -> int:
 def _how(engine: Running) -> Stopped:
     by = engine.record.unit if engine.record else None
     how = None if by else read_launch(engine.state_dir)
-    if by is None and how is None:
-        raise CommandError(f"how {engine} was started is not known any more; `tandem stop` ends it", Exit.REFUSED)
-    return Stopped(engine.state_dir, by, how, environment_of(engine))
+    environ = environment_of(engine)
+    if by is None:
+        if how is None:
+            raise CommandError(f"how {engine} was started is not known any more; `tandem stop` ends it", Exit.REFUSED)
+        # What would keep it from starting again is found out before it is stopped.
+        check_again(how, environ)
+    return Stopped(engine.state_dir, by, how, environ)
 
 
 def _restore(one: Stopped, wait_s: float) -> bool:
@@ -163,12 +172,8 @@ def _restore(one: Stopped, wait_s: float) -> bool:
             unit.manage("start", one.unit)
         elif one.how is not None:
             output.note(f"starting the engine of {one.state_dir} again")
-            here = Path.cwd()
-            os.chdir(one.how.folder)
-            try:
+            with entered(one.how.folder):
                 launch(one.how.to_flags(), wait_s=wait_s, environ=one.environ)
-            finally:
-                os.chdir(here)
     except (CommandError, OSError) as why:
         output.error(f"the engine of {one.state_dir} did not start again: {why}")
         return False
@@ -204,18 +209,25 @@ def _end_tree(child: subprocess.Popen[bytes]) -> None:
     """SIGTERM to the command and all that it started, SIGKILL to what is left."""
     import psutil
 
-    try:
-        family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        family = []
-    for end_with in ("terminate", "kill"):
+    family = _with_children([psutil.Process(child.pid)])
+    for number in (signal.SIGTERM, signal.SIGKILL):
         for one in family:
-            try:
-                getattr(one, end_with)()
-            except psutil.NoSuchProcess:
-                continue
-        _, family = psutil.wait_procs(family, timeout=GRACE_S)
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(number)
+        _, left = psutil.wait_procs(family, timeout=GRACE_S)
+        # What does not listen may have started more.
+        family = _with_children(left)
     child.wait()
+
+
+def _with_children(processes: list[psutil.Process]) -> list[psutil.Process]:
+    import psutil
+
+    family = dict.fromkeys(processes)
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            family |= dict.fromkeys(one.children(recursive=True))
+    return list(family)
 
 
 @contextmanager

@@ -8,23 +8,23 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.state_dir import read_record
 from tandem import output
-from tandem.configure import state_dir
+from tandem.configure import check_host, state_dir
 from tandem.exits import CommandError, Exit
 from tandem.flags import to_arguments
 from tandem.origins import Flags, resolve
-from tandem.register import Running
+from tandem.register import Launch, Running
 from tandem.serve import find_model, refuse_early
 from tandem.service.report import State, read_report
 from tandem.service.rotation import LOG_NAME
 from tandem.service.supervisor import STOP_SLACK_S
 from tandem.service.unit import check_no_unit_runs
-from tandem.settings import ALIAS_PREFIXES, PREFIX
+from tandem.settings import ALIAS_PREFIXES, PREFIX, Settings
 
 POLL_S = 0.1
 TAIL_LINES = 20
@@ -81,7 +81,7 @@ def end(engine: Running, timeout_s: float | None = None) -> None:
     supervised = engine.supervisor is not None
     if timeout_s is None:
         # A supervisor kills its engine itself, after a drain of its own settings.
-        timeout_s = resolve().settings.drain_timeout + STOP_SLACK_S + (5.0 if supervised else 0.0)
+        timeout_s = _drain_timeout(environment_of(engine)) + STOP_SLACK_S + (5.0 if supervised else 0.0)
     pid = engine.supervisor if supervised else engine.pid
     if pid == 0:
         raise CommandError(f"the process that holds {engine.state_dir} is not known yet; try again", Exit.NOT_READY)
@@ -99,6 +99,45 @@ def end(engine: Running, timeout_s: float | None = None) -> None:
     report = read_report(engine.state_dir) if supervised else None
     if report is not None and report.reason and report.pid == pid:
         output.warn(f"it did not end by itself: {report.reason}")
+
+
+def _drain_timeout(environ: Mapping[str, str]) -> float:
+    """What the settings say, the default where they do not parse any more: an engine must always end."""
+    try:
+        return resolve(environ=environ).settings.drain_timeout
+    except CommandError as why:
+        output.warn(why.message)
+        return Settings().drain_timeout
+
+
+@contextmanager
+def entered(folder: str) -> Iterator[None]:
+    """Be where an engine was started, for what its flags name from there. Raises CommandError (exit 5)."""
+    try:
+        before = Path.cwd()
+    except FileNotFoundError:
+        before = Path("/")
+    try:
+        os.chdir(folder)
+    except OSError as why:
+        raise CommandError(
+            f"the engine was started in {folder}, which cannot be entered ({why.strerror}); "
+            "`tandem start` with the flags it needs starts it from here",
+            Exit.REFUSED,
+        ) from why
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def check_again(how: Launch, environ: Mapping[str, str]) -> None:
+    """Raises CommandError where an engine could not start again as it did: its settings do not parse any more, or
+    where it was started or what it serves has gone."""
+    with entered(how.folder):
+        resolved = resolve(how.to_flags(), environ)
+        check_host(resolved)
+        find_model(resolved.settings.model)
 
 
 def environment_of(engine: Running) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def write_report(state_dir: Path, report: Report) -> None:
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
         draft.replace(state_dir / REPORT_NAME)
     except OSError:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def read_report(state_dir: Path) -> Report | None:

@@ -17,7 +17,7 @@ import msgspec
 
 from engine.notify import standstill
 from engine.protocol import Status, decode_health
-from engine.state_dir import read_record
+from engine.state_dir import ServiceRecord, read_record
 from tandem.exits import Exit
 from tandem.service import watchdog
 from tandem.service.report import Report, State, write_report
@@ -58,16 +58,28 @@ Probe = Callable[[Path, int, float], tuple[Seen, str]]
 """Asks the engine of a state directory and a process how it is, for at most some seconds."""
 
 
-def ask_health(state_dir: Path, pid: int, within_s: float) -> tuple[Seen, str]:
-    """Probe an engine through its `/health`."""
-    record = read_record(state_dir)
-    if record is None or record.pid != pid:
-        return Seen.SILENT, "it has not opened its port"
+class HealthProbe:
+    """Probes an engine through its `/health`, at the address that its record said first: a state directory that was
+    removed beneath an engine is no reason to end it."""
+
+    def __init__(self) -> None:
+        self._known: ServiceRecord | None = None
+
+    def __call__(self, state_dir: Path, pid: int, within_s: float) -> tuple[Seen, str]:
+        if self._known is None or self._known.pid != pid:
+            self._known = read_record(state_dir)
+        if self._known is None or self._known.pid != pid:
+            return Seen.SILENT, "it has not opened its port"
+        return ask_health(Address.of(self._known.url), within_s)
+
+
+def ask_health(address: Address, within_s: float) -> tuple[Seen, str]:
+    """What the engine at an address says of itself, judged."""
     try:
-        code, body = get(Address.of(record.url), "/health", timeout_s=within_s)
+        code, body = get(address, "/health", timeout_s=within_s)
         found = decode_health(body) if body else None
     except Unreachable as why:
-        return Seen.SILENT, f"no answer from {record.url} ({why.__cause__ or why.message})"
+        return Seen.SILENT, f"no answer from {address.url} ({why.__cause__ or why.message})"
     except msgspec.MsgspecError as why:
         return Seen.SILENT, f"what answers on its port is not it: {why}"
     if found is None:
@@ -94,7 +106,7 @@ class Supervisor:
         drain_s: float,
         pid: int,
         as_json: bool = True,
-        probe: Probe = ask_health,
+        probe: Probe | None = None,
     ) -> None:
         self._command = command
         self._state_dir = state_dir
@@ -102,7 +114,7 @@ class Supervisor:
         self._policy = policy
         self._end_s = drain_s + STOP_SLACK_S
         self._as_json = as_json
-        self._probe = probe
+        self._probe = probe or HealthProbe()
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._stopping = False
         self._killed = False

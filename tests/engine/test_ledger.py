@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.counters import Ending
+from engine.inbox import cancelled
 from engine.ledger.reader import Search
 from engine.ledger.writer import Ledger
 from engine.protocol import Finish, LedgerRow
@@ -75,7 +77,7 @@ def test_every_other_way_to_end(kept: Make) -> None:
     r.turns(1)
     stopped, sink = r.submit(PROMPT, 50)
     r.turns(4)
-    r.engine.end(stopped)
+    r.engine.end(stopped, cancelled(), Ending.CANCELLED)
     r.turns(1)
     assert [event.error.code for event in sink.of(Failed)] == ["cancelled"]
     r.submit(PROMPT, 50)
@@ -177,8 +179,8 @@ def test_a_waiting_request_is_ended_by_the_operator(rig: Make) -> None:
     r.turns(2)
     waiting, sink = r.submit(PROMPT, 30)
     r.turns(1)
-    r.engine.end(waiting)
-    r.engine.end("req-unknown")
+    r.engine.end(waiting, cancelled(), Ending.CANCELLED)
+    r.engine.end("req-unknown", cancelled(), Ending.CANCELLED)
     r.settle()
     assert [(event.error.code, event.error.status) for event in sink.of(Failed)] == [("cancelled", 410)]
     assert r.engine.health().parallel.totals.cancelled == 1

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from engine.api import ChatPrompt, ServedModel
-from engine.inbox import cancelled
+from engine.counters import Ending
 from engine.ledger.reader import LedgerReader
 from engine.meters import Meters, MetersView
 from engine.protocol import (
@@ -182,11 +182,11 @@ class ScriptedEngine:
             if ticket.request.id == request_id:
                 ticket.cancelled.set()
 
-    def end(self, request_id: str) -> None:
+    def end(self, request_id: str, error: RequestError, ending: Ending) -> None:
         for ticket in self.tickets:
             if ticket.request.id == request_id:
                 ticket.cancelled.set()
-                ticket.put(Failed(cancelled()))
+                ticket.put(Failed(error))
 
     def health(self) -> Health:
         return self.snapshot

@@ -33,7 +33,7 @@ def test_any_free_port_is_nobodys(tmp_path: Path) -> None:
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
-    child = "import os, time; from tandem.service.claims import end_with_parent; end_with_parent(); " + (
+    child = "import os, time; from tandem.service.claims import end_with; end_with(os.getppid()); " + (
         f"open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     )
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
@@ -56,12 +56,13 @@ def _alive(pid: int) -> bool:
 def test_a_child_whose_parent_is_gone_already_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     from tandem.service import claims
 
-    parents = iter([1000, 1])
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(claims.ctypes, "CDLL", lambda *_args, **_more: _Libc())
-    monkeypatch.setattr(claims.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(claims.os, "getppid", lambda: 1)
     monkeypatch.setattr(claims.os, "kill", lambda pid, number: sent.append((pid, number)))
-    claims.end_with_parent()
+    claims.end_with(1)
+    assert not sent
+    claims.end_with(1000)
     assert sent == [(os.getpid(), signal.SIGTERM)]
 
 

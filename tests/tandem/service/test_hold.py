@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,14 +63,21 @@ def test_a_signal_ends_the_command(
 ) -> None:
     """Ctrl-C goes to all of the terminal's group, a signal to the hold alone."""
     begun = tmp_path / "begun"
-    holding = subprocess.Popen(
-        [sys.executable, "-m", "tandem", "hold", "1", "--", "sh", "-c", f"touch {begun}; sleep 60"],
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert wait_until(begun.exists)
-    send(holding.pid, number)
-    assert holding.wait(LONG_S) == code
+    words = [sys.executable, "-m", "tandem", "hold", "1", "--", "sh", "-c", f"touch {begun}; sleep 60"]
+    with ended(subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)) as holding:
+        assert wait_until(begun.exists)
+        send(holding.pid, number)
+        assert holding.wait(LONG_S) == code
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is gone after the block, also where the test fails in it."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGHUP], [signal.SIGINT, signal.SIGHUP, signal.SIGINT]])
@@ -77,17 +85,23 @@ def test_a_signal_while_the_command_is_being_started_is_not_missed(signals: list
     assert hold._run(["sleep", "60"], 10.0, signals) == 129
 
 
+def test_what_is_started_after_the_warning_ends_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold, "GRACE_S", 0.3)
+    pids = tmp_path / "pids"
+    script = f"trap 'sleep 60 & echo $! > {pids}; wait' TERM; while :; do sleep 0.05; done"
+    assert run(["hold", "0.01", "--", "sh", "-c", script]) == hold.TIMED_OUT_EXIT
+    assert not alive(int(pids.read_text()))
+
+
 def test_one_hold_at_a_time_and_no_engine_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with held(hold_lock()):
         assert run(["hold", "1", "true"]) == Exit.REFUSED
         check_unclaimed(0, tmp_path)
         # Whoever descends from the hold may: its command may bring an engine of its own.
-        stranger = subprocess.Popen(["sleep", "60"])
-        hold_lock().write_text(f"{stranger.pid}\n")
-        with pytest.raises(CommandError, match=f"held by process {stranger.pid}"):
-            check_unclaimed(0, tmp_path)
-        stranger.kill()
-        stranger.wait()
+        with ended(subprocess.Popen(["sleep", "60"])) as stranger:
+            hold_lock().write_text(f"{stranger.pid}\n")
+            with pytest.raises(CommandError, match=f"held by process {stranger.pid}"):
+                check_unclaimed(0, tmp_path)
 
 
 def note_of(pid: int, since: float, folder: Path) -> Note:
