@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -146,4 +148,13 @@ def _misuse(why: TyperException) -> str:
 
 def main() -> None:
     """The entry point of the `tandem` script."""
-    sys.exit(run(sys.argv[1:]))
+    args = sys.argv[1:]
+    code = run(args)
+    if args[:1] == ["serve"]:
+        # Everything is closed by now. Taking an interpreter with torch in it apart costs more than a second of
+        # processor time, which on a busy box kept an engine from ending before it was killed.
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
