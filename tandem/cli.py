@@ -124,6 +124,12 @@ def run(args: Sequence[str]) -> int:
     except TyperException as why:
         output.note(_misuse(why))
         return Exit.USAGE
+    except OSError as why:
+        # A full disk, a folder that is none or may not be written: the file and the reason are all there is to say.
+        if why.filename is None:
+            raise
+        output.error(f"{why.filename}: {why.strerror}")
+        return Exit.FAILURE
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILURE
     return code if isinstance(code, int) else Exit.OK

@@ -97,7 +97,7 @@ def uninstall(user: UserOption = True, name: NameOption = "tandem") -> None:
         unit.manage("disable", "--now", f"{name}.service")
     found.path.unlink()
     (config_dir() / f"{name}.unit.env").unlink(missing_ok=True)
-    if unit.systemctl("is-system-running") is not None:
+    if unit.answers():
         unit.manage("daemon-reload")
     output.note(f"removed {found.path}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -36,6 +37,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 NOTE_NAME = "hold.json"
 TIMED_OUT_EXIT = 124
 """What `timeout` exits with too."""
+CANNOT_RUN_EXIT, NOT_FOUND_EXIT = 126, 127
+"""What a shell exits with for such a command."""
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for a command that must end."""
 POLL_S = 0.2
@@ -78,6 +81,11 @@ def hold(
     The exit code is the command's; 124 where it took longer than MINUTES and was ended, 5 where requests run and
     --drain was not given.
     """
+    if shutil.which(command[0]) is None:
+        # Said before anything is stopped for it, as a shell would.
+        there = Path(command[0]).exists()
+        output.error(f"{command[0]} cannot be run: {'not an executable file' if there else 'no such command'}")
+        raise typer.Exit(CANNOT_RUN_EXIT if there else NOT_FOUND_EXIT)
     stopped: list[Stopped] = []
     code = int(Exit.FAILURE)
     with _signals_noted() as signals:
@@ -186,7 +194,7 @@ def _run(command: list[str], seconds: float, signals: list[int]) -> int:
         child = subprocess.Popen(command)
     except OSError as why:
         output.error(f"{command[0]} cannot be run: {why.strerror}")
-        return 127 if isinstance(why, FileNotFoundError) else 126
+        return NOT_FOUND_EXIT if isinstance(why, FileNotFoundError) else CANNOT_RUN_EXIT
     deadline = time.monotonic() + seconds
     while True:
         try:

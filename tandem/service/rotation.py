@@ -41,6 +41,9 @@ class RotatingLog:
         with self._lock:
             self.last_line = words or self.last_line
             with contextlib.suppress(OSError):
+                if self._file is not None and _inode(self._path) != os.fstat(self._file.fileno()).st_ino:
+                    # Someone moved it away or removed it.
+                    self._close()
                 file = self._file or self._open()
                 if self._size and self._size + len(lines) > self._limit:
                     self._close()
@@ -67,6 +70,7 @@ class RotatingLog:
         self.close()
 
     def _open(self) -> IO[bytes]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.open("ab", buffering=0)
         self._size = self._path.stat().st_size
         return self._file
@@ -128,7 +132,7 @@ def follow(path: Path, file: TextIO, *, ended: Callable[[], bool] = lambda: Fals
                 if pending.endswith("\n"):
                     yield pending
                     pending = ""
-            elif _moved(path, file.fileno()):
+            elif _inode(path) not in (None, os.fstat(file.fileno()).st_ino):
                 # What was written between the last look and the rotation is still in the old file.
                 rest = pending + file.read()
                 yield from rest.splitlines(keepends=True)
@@ -142,10 +146,9 @@ def follow(path: Path, file: TextIO, *, ended: Callable[[], bool] = lambda: Fals
         file.close()
 
 
-def _moved(path: Path, descriptor: int) -> bool:
-    """Whether `path` is another file by now."""
+def _inode(path: Path) -> int | None:
+    """Which file `path` is; None where there is none."""
     try:
-        there = path.stat()
+        return path.stat().st_ino
     except FileNotFoundError:
-        return False
-    return there.st_ino != os.fstat(descriptor).st_ino
+        return None

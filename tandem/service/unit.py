@@ -166,6 +166,11 @@ def systemctl(*words: str) -> str | None:
     return done.stdout.strip()
 
 
+def answers() -> bool:
+    """Whether a systemd of this user runs."""
+    return systemctl("is-system-running") not in (None, "offline", "unknown")
+
+
 def manage(*words: str, wait_s: float = 300.0) -> None:
     """Have `systemctl --user` do something. Raises CommandError with its words where it does not."""
     command = ["systemctl", "--user", *words]

@@ -23,14 +23,18 @@ from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 
 
+def test_nothing_is_stopped_for_a_command_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold, "running", lambda: pytest.fail("it went on"))
+    assert run(["hold", "1", "--", "/no/such/command"]) == 127
+    assert run(["hold", "1", "--", "/etc/passwd"]) == 126
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
         (["true"], 0),
         (["sh", "-c", "exit 7"], 7),
         (["sh", "-c", "kill -9 $$"], 137),
-        (["/no/such/command"], 127),
-        (["/etc/passwd"], 126),
     ],
 )
 def test_the_exit_code_is_the_commands(words: list[str], code: int) -> None:

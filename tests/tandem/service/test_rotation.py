@@ -86,8 +86,23 @@ def test_what_has_no_end_of_line_is_kept(tmp_path: Path) -> None:
         assert log.last_line == "the last words"
 
 
+def test_a_log_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
+    """Also with its folder, and the writer never writes where nobody reads."""
+    path = tmp_path / "state" / "engine.log"
+    with RotatingLog(path) as log:
+        log.write(b"one\n")
+        path.unlink()
+        log.write(b"two\n")
+        assert path.read_text() == "two\n"
+        path.unlink()
+        path.parent.rmdir()
+        log.write(b"three\n")
+        assert path.read_text() == "three\n"
+
+
 def test_a_full_disk_does_not_end_the_writer(tmp_path: Path) -> None:
-    with RotatingLog(tmp_path / "no such folder" / "engine.log") as log:
+    (tmp_path / "file").touch()
+    with RotatingLog(tmp_path / "file" / "engine.log") as log:
         log.write(b"lost\n")
         log.rotate()
         assert log.last_line == "lost"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -11,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.state_dir import held
+from engine.state_dir import ServiceRecord, held, lock_state_dir, write_record
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.service.report import Report, State, describe, read_report, write_report
 from tandem.service.rotation import LOG_NAME, RotatingLog
-from tandem.service.supervisor import Probe, Supervisor, how_it_ended
+from tandem.service.supervisor import HealthProbe, Probe, Supervisor, how_it_ended
 from tandem.service.watchdog import Policy, Seen
 from tests.support.scripted_engine import wait_until
 
@@ -129,6 +130,25 @@ def test_what_fails_before_it_is_ready_is_not_tried_again(tmp_path: Path) -> Non
     code, report, log = supervise(tmp_path, "print('up'); raise SystemExit(5)", lambda: Seen.SILENT, as_json=False)
     assert (code, report.state, report.restarts) == (5, State.GAVE_UP, 0)
     assert "[error] given up: it never became ready" in log
+
+
+def test_an_engine_whose_state_directory_was_removed_is_still_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart for a record that is gone would end whatever the healthy engine serves."""
+    probe, asked = HealthProbe(), []
+    monkeypatch.setattr(
+        "tandem.service.supervisor.ask_health", lambda address, _s: (Seen.OK, asked.append(address.url) or "")
+    )
+    record = ServiceRecord(pid=7, url="http://127.0.0.1:8123", started=1.0, version="0")
+    with lock_state_dir(tmp_path / "state"):
+        assert probe(tmp_path / "state", 7, 1.0)[0] is Seen.SILENT
+        write_record(tmp_path / "state", record)
+        assert probe(tmp_path / "state", 7, 1.0)[0] is Seen.OK
+        shutil.rmtree(tmp_path / "state")
+        assert probe(tmp_path / "state", 7, 1.0)[0] is Seen.OK
+        assert probe(tmp_path / "state", 8, 1.0)[0] is Seen.SILENT
+    assert asked == ["http://127.0.0.1:8123"] * 2
 
 
 def test_a_good_end_is_an_end(tmp_path: Path) -> None:
