@@ -69,6 +69,15 @@ def test_a_whole_answer(kept: Make) -> None:
     assert second.cached_tokens == 4
 
 
+def test_what_outlasts_the_drain_is_no_client_that_left(kept: Make) -> None:
+    r = kept()
+    late, _ = r.submit(PROMPT, 50)
+    r.turns(4)
+    r.engine.end(late, RequestError("the server ended", status=503, code="draining"), Ending.TIMEOUT)
+    r.turns(1)
+    assert [(row.finish, row.reason) for row in rows(r)] == [(Finish.TIMEOUT, "the server ended")]
+
+
 def test_every_other_way_to_end(kept: Make) -> None:
     r = kept(request_timeout_s=5.0)
     gone, _ = r.submit(PROMPT, 50)

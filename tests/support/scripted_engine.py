@@ -116,6 +116,7 @@ class Ticket:
     request: Request
     sink: EventSink
     cancelled: threading.Event = field(default_factory=threading.Event)
+    ending: Ending | None = None
 
     def put(self, *events: Event) -> None:
         for event in events:
@@ -186,6 +187,7 @@ class ScriptedEngine:
         for ticket in self.tickets:
             if ticket.request.id == request_id:
                 ticket.cancelled.set()
+                ticket.ending = ending
                 ticket.put(Failed(error))
 
     def health(self) -> Health:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -70,6 +70,7 @@ def test_events_split_anywhere_are_put_together() -> None:
     assert rest == [Comment("waiting"), Data(b'{"a":1}'), Data(b"{}"), Comment("more")]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     cuts=st.lists(st.integers(1, 400), max_size=12),
     bodies=st.lists(
