@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,4 +175,5 @@ def _said(folder: Path) -> str:
         with suppress(FileNotFoundError), (folder / name).open(encoding="utf-8", errors="replace") as log:
             if words := "".join(deque(log, maxlen=TAIL_LINES)).rstrip():
                 return words
-    return "(the log is empty)"
+    # A full disk takes no words about itself.
+    return f"(the log is empty; its disk has {shutil.disk_usage(folder).free >> 20} MiB free)"
