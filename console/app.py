@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import FrameType
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.widgets import Input
@@ -64,6 +66,14 @@ class SnapshotMissed(Message):
 
     reason: str
     engine: int = 0
+
+
+def _continued(driver: Driver, signum: int, frame: FrameType | None) -> None:
+    """Take the terminal back after a stop. One by SIGSTOP comes without warning: its reader of the keyboard still runs,
+    and a second one beside it would take some of the keys and never end."""
+    if not getattr(driver, "_must_signal_resume", False):
+        driver.suspend_application_mode()
+    driver.resume_application_mode()
 
 
 class ConsoleApp(App[int]):
@@ -140,6 +150,9 @@ class ConsoleApp(App[int]):
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, self.exit, 128 + signum)
+        driver = self._driver
+        if driver is not None and driver.can_suspend and signal.getsignal(signal.SIGCONT) != signal.SIG_DFL:
+            signal.signal(signal.SIGCONT, partial(_continued, driver))
         self._show()
         # Staleness grows while an answer hangs, so it is looked at between answers too.
         self.set_interval(1.0, self._show)

@@ -205,6 +205,24 @@ def test_a_click_and_a_turn_of_the_wheel_reach_the_console(engine: FakeHealth) -
     assert terminal.child.exitstatus == 128 + signal.SIGTERM
 
 
+def test_a_stop_without_warning_leaves_one_reader_of_the_keyboard(engine: FakeHealth) -> None:
+    terminal = start(engine.url)
+    terminal.wait_for("Writing")
+    for times in (2, 3, 4):
+        os.kill(terminal.child.pid, signal.SIGSTOP)
+        os.kill(terminal.child.pid, signal.SIGCONT)
+        # Each time the screen is taken over anew.
+        while terminal.written.count("\x1b[?1049h") < times:
+            assert terminal.read(0.1), terminal.written
+    terminal.child.send("/")
+    terminal.wait_for("Escape clears")
+    terminal.child.send("all of these words")
+    terminal.wait_for("all of these words")
+    terminal.child.send("\x03")
+    terminal.end()
+    assert terminal.child.exitstatus == 0
+
+
 def test_256_colours_without_colorterm(engine: FakeHealth) -> None:
     terminal = start(engine.url)
     terminal.wait_for("Yielded")
