@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FrameType
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
@@ -68,9 +67,9 @@ class SnapshotMissed(Message):
     engine: int = 0
 
 
-def _continued(driver: Driver, signum: int, frame: FrameType | None) -> None:
+def _continued(driver: Driver) -> None:
     """Take the terminal back after a stop. One by SIGSTOP comes without warning: its reader of the keyboard still runs,
-    and a second one beside it would take some of the keys and never end."""
+    and a second one beside it would take some of the keys and never end. Called by the loop, so never within itself."""
     if not getattr(driver, "_must_signal_resume", False):
         driver.suspend_application_mode()
     driver.resume_application_mode()
@@ -152,7 +151,7 @@ class ConsoleApp(App[int]):
             loop.add_signal_handler(signum, self.exit, 128 + signum)
         driver = self._driver
         if driver is not None and driver.can_suspend and signal.getsignal(signal.SIGCONT) != signal.SIG_DFL:
-            signal.signal(signal.SIGCONT, partial(_continued, driver))
+            loop.add_signal_handler(signal.SIGCONT, _continued, driver)
         self._show()
         # Staleness grows while an answer hangs, so it is looked at between answers too.
         self.set_interval(1.0, self._show)
