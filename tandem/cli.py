@@ -146,8 +146,10 @@ def _misuse(why: TyperException) -> str:
     found: list[Any] = getattr(why.__cause__, "errors", list)()
     param = getattr(why, "param", None)
     if found and param is not None:
-        allowed = found[0]["msg"].removeprefix("Input should be ").partition(", ")[0]
-        allowed = allowed.replace("greater than or equal to", "at least")
+        told = found[0]["msg"].removeprefix("Input should be ")
+        _, choice, choices = told.partition(" is not one of ")
+        allowed = choices.rstrip(".").replace("'", "") if choice else told.partition(", ")[0]
+        allowed = allowed.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
         said = f"{'/'.join(param.opts)} is {str(found[0]['input'])!r}; allowed: {allowed}"
     return f"tandem: {said}{help_at}"
 

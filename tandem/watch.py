@@ -34,9 +34,9 @@ def console(
     ] = None,
     headless: Annotated[bool, typer.Option("--headless", help="With --record: show nothing, only record.")] = False,
     web: Annotated[bool, typer.Option("--web", help="Serve the console to browsers of this box.")] = False,
-    web_port: Annotated[int, typer.Option("--web-port", metavar="PORT", help="Where --web listens; 0: a free one.")] = (
-        WEB_PORT
-    ),
+    web_port: Annotated[
+        int, typer.Option("--web-port", metavar="PORT", min=0, max=65535, help="Where --web listens; 0: a free one.")
+    ] = (WEB_PORT),
     theme: Annotated[
         str,
         typer.Option(

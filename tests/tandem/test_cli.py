@@ -80,6 +80,8 @@ def test_nothing_running_exits_3(
         (["stop", "--timeout", "-1"], ("--timeout", "'-1'", "at least 0", "tandem stop --help")),
         (["stop", "--timeout", "soon"], ("--timeout", "'soon'", "a valid number")),
         (["check", "batch", "--parallel", "1"], ("--parallel", "'1'", "at least 2", "tandem check batch --help")),
+        (["usage", "--by", "hour"], ("--by is 'hour'; allowed: day, client, model (see", "tandem usage --help")),
+        (["console", "--web", "--web-port", "99999"], ("--web-port", "'99999'", "at most 65535")),
         (["logs", "-n", "x"], ("--lines/-n", "'x'", "a valid integer")),
         (["serve", "--hots", "h"], ("--hots", "tandem serve --help")),
         (["serve", "--port"], ("--port", "requires an argument")),
