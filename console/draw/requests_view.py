@@ -19,7 +19,7 @@ from console.views import ViewState
 from console.words import Word
 from engine.protocol import LedgerRow
 
-_FOOT = notes.keys(("enter", "detail"), ("L", "its log"), ("x", "cancel"), ("/", "search"))
+_KEYS = (("enter", "detail"), ("L", "its log"), ("x", "cancel"), ("/", "search"))
 
 _WAITING_SHOWN = 4
 
@@ -69,7 +69,7 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
     live = _live(view, fed)
     length = len(live) + len(fed.rows)
     if not length:
-        return Sheet("requests", _summary(view, state), tuple(_nothing(fed, state, width)), _FOOT)
+        return Sheet("requests", _summary(view, state), tuple(_nothing(fed, state, width)), _foot(view))
     day = figures.day(fed.rows[0].finished_at) if fed.rows else ""
 
     def entry(index: int) -> Entry:
@@ -91,10 +91,15 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         "requests",
         _summary(view, state),
         DrawnAsShown(length + len(rest), draw),
-        _FOOT,
+        _foot(view),
         head=(*notes.trouble(fed.trouble, width), _titles(width)),
         rows=_rows(live, fed, chosen, len(rest)),
     )
+
+
+def _foot(view: ScreenView) -> Line:
+    """The view's keys; no order is offered where none would be carried out."""
+    return notes.keys(*(key for key in _KEYS if view.writes or key[0] != "x"))
 
 
 def _live(view: ScreenView, fed: RequestsFed) -> list[LaneView | QueueView]:

@@ -258,6 +258,8 @@ def test_without_write_nothing_is_asked_and_it_says_how_to_turn_it_on() -> None:
             await stage.pilot.press(view, "down", key)
             assert not isinstance(stage.app.screen, ConfirmScreen)
             assert WRITING_IS_OFF in stage.text()
+        assert "L its log" in stage.text()
+        assert "x cancel" not in stage.text()
         assert not any(path.endswith(("cancel", "load")) for path in stage.desk.asked)
 
     on_stage(act, writes=False)
