@@ -7,29 +7,18 @@ from msgspec.structs import replace
 
 from console.parts.endings import ended
 from engine.protocol import Finish, LedgerRow
+from tests.engine.ledger import rows
 
-ROW = LedgerRow(
-    id="req-1",
-    client="curl",
-    model="m",
-    slot=0,
-    arrived_at=1_795_980_000.0,
-    finished_at=1_795_980_008.2,
+ROW = replace(
+    rows.ROW,
+    finished_at=rows.ROW.arrived_at + 8.2,
     prompt_tokens=301,
     cached_tokens=256,
-    cache_source="resident",
     completion_tokens=256,
     max_tokens=256,
-    finish=Finish.STOP,
-    reason=None,
-    queue_s=0.1,
-    ttft_s=0.3,
-    prefill_s=0.2,
     decode_s=7.9,
     total_s=8.2,
     tok_s=31.0,
-    worst_gap_s=0.06,
-    route="home",
 )
 UNREAD = replace(ROW, completion_tokens=0, tok_s=None)
 WAITING = replace(UNREAD, slot=None)

@@ -26,31 +26,7 @@ from engine.models.llama import LlamaConfig, kv_layout
 from engine.request import Done, Event, Failed, Request, SamplingParams, Text
 from engine.state import KvMemory
 from tests.gpu.setting import SHAPES, build, row
-
-
-class NumberWords:
-    """A token reads as its number and a space: no vocabulary is needed to watch tokens arrive."""
-
-    eos_ids: frozenset[int] = frozenset()
-    bos_id = None
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        return [int(word) for word in text.split()]
-
-    def prompt_ids(self, text: str) -> list[int]:
-        return self.encode(text)
-
-    def least_tokens(self, text: str) -> int:
-        return 0
-
-    def token_bytes(self, token: int) -> bytes:
-        return f"{token} ".encode()
-
-    def token_text(self, token: int) -> str:
-        return f"{token} "
+from tests.support.fake_model import FakeTokenizer
 
 
 @dataclass
@@ -107,7 +83,7 @@ def load_seeded(config: LlamaConfig, parallel: int) -> Loaded:
     runner = SeededRunner(config, MAX_ROWS)
     for slots, rows in [(n, 1) for n in range(1, parallel + 1)] + [(1, MAX_ROWS), (1, 256), (1, 128), (1, 1)]:
         runner.warm_up(slots, rows)
-    served = ServedModel("seeded", 0, config.context, NumberWords(config.vocab), None)
+    served = ServedModel("seeded", 0, config.context, FakeTokenizer(config.vocab), None)
     weights = protocol.Weights(bytes=runner.weight_bytes(), forms=[])
     info = protocol.Model(name="seeded", arch="llama", max_len=config.context, device=card.device, weights=weights)
     return Loaded(runner, served, info, card_memory(opened, card, baseline))

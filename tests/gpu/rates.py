@@ -15,7 +15,6 @@ from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import Packed, PackedForm
 from kernels.gpu.skinny import device_of, packed_candidates, skinny
 from kernels.gpu.tiles import PackedTile, row_class
-from tests.gpu.first_skinny import FirstPacked, first_skinny
 from tests.gpu.setting import (
     SHAPES,
     ShapeForm,
@@ -70,14 +69,8 @@ def _chain(ws: list[Packed], x: torch.Tensor, out: torch.Tensor, epilogue: Epilo
         skinny(x, w, out, epilogue, tile, LaunchMode.CHAINED)
 
 
-def _first_chain(ws: list[FirstPacked], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue) -> None:
-    for w in ws:
-        first_skinny(x, w, out, epilogue, mode=LaunchMode.CHAINED)
-
-
 def packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "q8", "fp8", "nvfp4")) -> None:
-    """Rates of the packed kernel by form, matrix and rows, in a chain over enough copies to be cold; the first kernel
-    beside it in 4-bit, in turn."""
+    """Rates of the packed kernel by form, matrix and rows, in a chain over enough copies to be cold."""
     rate = read_rate()
     for shape in shapes:
         for name, n, k, epilogue in matrices(SHAPES[shape]):
@@ -87,28 +80,15 @@ def packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "q8", "fp8", "nvfp
                 one = random_packed(kind, wide, k)
                 copies = max(2, min(12, -(-300_000_000 // one.nbytes)))
                 ws = [one, *(random_packed(kind, wide, k) for _ in range(copies - 1))]
-                first = [_first_random(wide, k) for _ in range(copies)] if form == "q4" else []
                 cells = []
                 for rows in (1, 8, 16, 32):
                     x = torch.randn(rows, k, device="cuda").half()
                     dtype = torch.float16 if epilogue is Epilogue.GATED else torch.float32
                     out = torch.zeros(rows, n, dtype=dtype, device="cuda")
                     ms = graph_ms(partial(_chain, ws, x, out, epilogue, None), 9) / copies
-                    text = f"{rows}r {one.nbytes / ms / 1e9:.2f}"
-                    if first:
-                        old = graph_ms(partial(_first_chain, first, x, out, epilogue), 9) / copies
-                        again = graph_ms(partial(_chain, ws, x, out, epilogue, None), 9) / copies
-                        text += f" ({old / min(ms, again):.2f}x the first)"
-                    cells.append(text)
+                    cells.append(f"{rows}r {one.nbytes / ms / 1e9:.2f}")
                 row(f"packed {shape} {name} {n}x{k} {form} TB/s of {rate:.2f}: " + ", ".join(cells))
-                del ws, first, one
-
-
-def _first_random(n: int, k: int) -> FirstPacked:
-    """Random weights of the first kernel, about k**-0.5."""
-    words = torch.randint(-(1 << 31), 1 << 31, (n // 16, k // 64, 8, 4, 4), dtype=torch.int32, device="cuda")
-    scale = torch.rand((n // 16, k // 64, 8, 2, 2, 1), device="cuda").add_(0.5).mul_(k**-0.5 / 5)
-    return FirstPacked(words, torch.cat((scale, -7.5 * scale), dim=-1).half().contiguous(), n, k)
+                del ws, one
 
 
 def tune_packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "fp8"), rows: tuple[int, ...] = (1, 16)) -> None:

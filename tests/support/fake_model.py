@@ -165,9 +165,11 @@ class FakeRunner:
 class FakeTokenizer:
     """Token `t` reads as its number and a space, so a text shows its tokens."""
 
-    vocab_size = VOCAB
     eos_ids = frozenset({EOS})
     bos_id = None
+
+    def __init__(self, vocab_size: int = VOCAB) -> None:
+        self.vocab_size = vocab_size
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         return [int(word) for word in text.split()]
