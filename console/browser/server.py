@@ -78,6 +78,8 @@ class ConsoleServer(Server):
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
+        # A browser asks for it on behalf of pages that name no icon.
+        app.router.add_get("/favicon.ico", _no_icon)
         self._gate.install(app)
         return app
 
@@ -102,3 +104,7 @@ class ConsoleServer(Server):
         finally:
             await runner.cleanup()
         return 0
+
+
+async def _no_icon(request: web.Request) -> web.Response:
+    return web.Response(status=204)
