@@ -7,6 +7,9 @@ from pathlib import Path
 
 from engine.memory.sizes import GIB, MIB
 
+CLOSING_S = 15.0
+"""What ending may take beside the drain, for whoever waits for it before killing."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:

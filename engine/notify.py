@@ -25,9 +25,6 @@ EVERY_S = 5.0
 SILENT_LOAD_S = 1800.0
 """How long loading may go on with no progress before no more time is asked for. A compiler may run for minutes."""
 
-CLOSING_S = 15.0
-"""What ending takes beside the drain."""
-
 
 def standstill(health: Health) -> str | None:
     """What keeps a serving engine from moving, in words; None where it moves, loads or drains."""

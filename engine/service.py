@@ -17,14 +17,14 @@ from typing import Protocol
 import uvloop
 
 from engine.api import EnginePort
-from engine.config import EngineConfig, ServiceConfig
+from engine.config import CLOSING_S, EngineConfig, ServiceConfig
 from engine.counters import Ending
 from engine.http.app import App
 from engine.http.server import AppServer
 from engine.keyring import SecretsUnusable, require_keys
 from engine.listening import HostNotAllowed, Listening, PortInUse, bind
 from engine.log_ring import LogRing
-from engine.notify import CLOSING_S, Notifier, unit_name
+from engine.notify import Notifier, unit_name
 from engine.request import RequestError
 from engine.snapshot import version
 from engine.state_dir import ServiceRecord, StateDirLocked, lock_state_dir, remove_record, write_record

@@ -155,7 +155,7 @@ def show_profile(
 
 
 def _listed_profile(name: str, path: Path) -> ListedProfile:
-    first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    first = path.read_text(encoding="utf-8-sig", errors="replace").partition("\n")[0]
     about = first.removeprefix("#").strip() if first.startswith("#") else ""
     return ListedProfile(name, str(path), path.is_relative_to(config_dir()), about)
 

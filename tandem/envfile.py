@@ -40,9 +40,12 @@ def read_env_file(path: Path) -> list[Entry]:
 
 
 def scan_env_file(path: Path) -> tuple[list[Entry], list[BadLine]]:
-    """The entries of `path`, and its lines that are none. Raises CommandError (exit 2) where it cannot be read."""
+    """The entries of `path`, and its lines that are none. A byte order mark, as some editors leave, counts as neither.
+
+    Raises CommandError (exit 2) where the file cannot be read.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as why:
         raise CommandError(f"{path}: cannot be read: {_why(why)}", Exit.USAGE) from why
     entries: list[Entry] = []

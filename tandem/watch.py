@@ -69,6 +69,12 @@ def console(
     addresses = () if replay is not None else _addresses(url or [], several=not once)
     if record is not None and len(addresses) > 1:
         raise CommandError("--record keeps one engine; name it with --url", Exit.USAGE)
+    if replay is not None:
+        from console.replay import refusal
+
+        # Before a terminal is asked for: no terminal would help.
+        if (code := refusal(replay)) is not None:
+            raise typer.Exit(code)
     if web:
         if once or record is not None:
             raise CommandError(
@@ -76,11 +82,6 @@ def console(
             )
         from console.browser import serve
 
-        if replay is not None:
-            from console.replay import refusal
-
-            if (code := refusal(replay)) is not None:
-                raise typer.Exit(code)
         named = [word for address in addresses for word in ("--url", address)]
         named += ["--replay", str(replay.absolute())] if replay is not None else []
         inner = [sys.executable, "-m", "tandem", "console", *named, "--theme", chosen.value]

@@ -69,7 +69,7 @@ class LedgerReader:
                 f"SELECT seq, {COLUMNS} FROM requests WHERE {where}{newest} ORDER BY seq DESC LIMIT :limit",
                 values | {"limit": search.limit + 1},
             ).fetchall()
-            rows = [_row(values) for _, *values in found[: search.limit]]
+            rows = [_row(seq, values) for seq, *values in found[: search.limit]]
             last = None
             if len(found) > search.limit:
                 # Who embeds an engine may use an id twice: then it names the newer row.
@@ -83,9 +83,9 @@ class LedgerReader:
             if connection is None:
                 return None
             found = connection.execute(
-                f"SELECT {COLUMNS} FROM requests WHERE id = ? ORDER BY seq DESC LIMIT 1", (request_id,)
+                f"SELECT seq, {COLUMNS} FROM requests WHERE id = ? ORDER BY seq DESC LIMIT 1", (request_id,)
             ).fetchone()
-        return None if found is None else _row(found)
+        return None if found is None else _row(found[0], found[1:])
 
     def _seq_of(self, connection: sqlite3.Connection, request_id: str) -> int:
         if placed := _PLACE.fullmatch(request_id):
@@ -140,9 +140,12 @@ def _conditions(search: Search) -> tuple[str, dict[str, object]]:
     parts, values = ["1"], dict[str, object]()
     if search.q is not None:
         escaped = search.q.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        values["q"] = f"%{escaped}%"
-        within = (f"{name} LIKE :q ESCAPE '\\'" for name in ("id", "client", "model", "reason"))
-        parts.append(f"({' OR '.join(within)})")
+        values |= {"q": search.q, "like": f"%{escaped}%"}
+        # LIKE is the fast way, but looks no further than a NUL, which a client may send in a name.
+        within = "{0} LIKE :like ESCAPE '\\' OR instr({0}, char(0)) AND instr(lower({0}), lower(:q))"
+        if "\0" in search.q:
+            within = "instr(lower({0}), lower(:q))"
+        parts.append(f"({' OR '.join(within.format(name) for name in ('id', 'client', 'model', 'reason'))})")
     if search.client is not None:
         values["client"] = search.client
         parts.append("client = :client")
@@ -152,8 +155,16 @@ def _conditions(search: Search) -> tuple[str, dict[str, object]]:
     return " AND ".join(parts), values
 
 
-def _row(values: Sequence[object]) -> LedgerRow:
+def misfit(seq: int, problem: str) -> LedgerUnusable:
+    """The error for a row that no engine wrote so: someone edited the file."""
+    return LedgerUnusable(
+        f"row {seq} of the ledger does not fit: {problem}; correct it, or delete it with "
+        f"DELETE FROM requests WHERE seq = {seq}"
+    )
+
+
+def _row(seq: int, values: Sequence[object]) -> LedgerRow:
     try:
         return msgspec.convert(dict(zip(FIELDS, values, strict=True)), LedgerRow)
     except msgspec.ValidationError as error:
-        raise LedgerUnusable(f"a row of the ledger does not fit: {error}") from error
+        raise misfit(seq, str(error)) from error

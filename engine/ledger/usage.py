@@ -7,12 +7,16 @@ from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
+from math import isfinite
 from statistics import median
+from typing import get_args
 
 import msgspec
 
-from engine.ledger.reader import LedgerReader
-from engine.protocol import Finish
+from engine.ledger.reader import LedgerReader, misfit
+from engine.ledger.store import LedgerUnusable
+from engine.protocol import Finish, LedgerRow
 
 
 class UsageBy(StrEnum):
@@ -51,6 +55,31 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[UsageGroup]
     total: UsageTotals
 
+
+LATEST_S = 2.5e11
+"""A time past every date that SQLite can name; no length of time is longer either."""
+
+_STORED = {str: "text", int: "integer", float: "real", type(None): "null", Finish: "text"}
+_KINDS = {
+    column.name: [_STORED[kind] for kind in get_args(column.type) or (column.type,)]
+    for column in msgspec.structs.fields(LedgerRow)
+}
+_MISFIT = (
+    "CASE "
+    + " ".join(
+        f"WHEN typeof({name}) NOT IN ({str(kinds)[1:-1]})"
+        + (f" OR abs({name}) > {LATEST_S}" if "real" in kinds else "")
+        + f" THEN '{name}'"
+        for name, kinds in _KINDS.items()
+    )
+    + f" WHEN finish NOT IN ({str([str(finish) for finish in Finish])[1:-1]}) THEN 'finish' END"
+)
+"""The first column of a row in which something else stands than an engine writes. Slow: for a row known to be wrong."""
+
+_SHAPES = frozenset(product((str,), (int,), (int,), (int,), (float,), (float, type(None)), (float, type(None)), (str,)))
+"""The types of what is read of a row to add it up."""
+
+_FINISHES = frozenset(map(str, Finish))
 
 _FAILED = frozenset({str(Finish.ERROR), str(Finish.TIMEOUT)})
 
@@ -100,8 +129,11 @@ class _Sum:
 
 def usage(reader: LedgerReader, name: str, *, by: UsageBy | None, since: float | None) -> UsageReport:
     """The report over the ledger called `name`. Raises LedgerUnusable, TookTooLong."""
+    after = float("-inf") if since is None else since
+    sums: dict[str, _Sum] = {}
     with reader.opened() as connection:
-        sums = {} if connection is None else _sums(connection, by, since)
+        if connection is not None:
+            sums = _sums(connection, by, after)
     total = _Sum()
     for one in sums.values():
         total.join(one)
@@ -109,26 +141,44 @@ def usage(reader: LedgerReader, name: str, *, by: UsageBy | None, since: float |
     return UsageReport(ledger=name, by=by, since=since, groups=groups, total=total.totals())
 
 
-def _sums(connection: sqlite3.Connection, by: UsageBy | None, since: float | None) -> dict[str, _Sum]:
-    """One pass over the rows: grouping and sorting a million of them takes SQLite several times as long."""
+def _edited(connection: sqlite3.Connection, after: float) -> LedgerUnusable:
+    """Which row was edited into something that cannot be added up."""
+    seq, name = connection.execute(
+        f"SELECT seq, {_MISFIT} AS name FROM requests WHERE finished_at >= ? AND name IS NOT NULL LIMIT 1", (after,)
+    ).fetchone()
+    ((value,),) = connection.execute(f"SELECT {name} FROM requests WHERE seq = ?", (seq,))
+    return misfit(seq, f"{name} is {repr(value)[:60]}; allowed: {' or '.join(_KINDS[name])}")
+
+
+def _sums(connection: sqlite3.Connection, by: UsageBy | None, after: float) -> dict[str, _Sum]:
+    """One pass over the rows: grouping and sorting a million of them takes SQLite several times as long.
+
+    Raises LedgerUnusable for a row that was edited into something that cannot be added up."""
     sums: dict[str, _Sum] = defaultdict(_Sum)
     found = connection.execute(
-        f"SELECT {_KEYS[by]}, prompt_tokens, cached_tokens, completion_tokens, total_s - queue_s, ttft_s, finish "
+        f"SELECT {_KEYS[by]}, prompt_tokens, cached_tokens, completion_tokens, total_s, queue_s, ttft_s, finish "
         "FROM requests WHERE finished_at >= ?",
-        (float("-inf") if since is None else since,),
+        (after,),
     )
-    for key, prompt, cached, completion, served_s, first_token, finish in found:
+    for values in found:
+        if tuple(map(type, values)) not in _SHAPES:
+            raise _edited(connection, after)
+        key, prompt, cached, completion, total_s, queue_s, first_token, finish = values
         one = sums[key]
         one.requests += 1
         one.prompt += prompt
         one.cached += cached
         one.completion += completion
-        if served_s is not None:
-            one.served_s += served_s
+        if queue_s is not None:
+            one.served_s += total_s - queue_s
         if first_token is not None:
             one.first_tokens.append(first_token)
         if finish in _FAILED:
             one.errors += 1
         elif finish == Finish.REFUSED:
             one.refused += 1
+        elif finish not in _FINISHES:
+            raise _edited(connection, after)
+    if not all(isfinite(one.served_s) for one in sums.values()):
+        raise _edited(connection, after)
     return sums

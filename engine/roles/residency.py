@@ -57,7 +57,7 @@ class Residency:
 def read_residency(path: Path) -> Residency:
     """Read and check the document. Raises ResidencyFileError, also where the file cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ResidencyFileError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

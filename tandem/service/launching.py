@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from engine.config import CLOSING_S
 from engine.state_dir import read_record
 from tandem import output
 from tandem.configure import check_host, state_dir
@@ -23,7 +24,6 @@ from tandem.register import Launch, Running
 from tandem.serve import find_model, refuse_early
 from tandem.service.report import State, read_report
 from tandem.service.rotation import LOG_NAME
-from tandem.service.supervisor import STOP_SLACK_S
 from tandem.service.unit import check_no_unit_runs
 from tandem.settings import ALIAS_PREFIXES, PREFIX, Settings
 
@@ -82,7 +82,7 @@ def end(engine: Running, timeout_s: float | None = None) -> None:
     supervised = engine.supervisor is not None
     if timeout_s is None:
         # A supervisor kills its engine itself, after a drain of its own settings.
-        timeout_s = _drain_timeout(environment_of(engine)) + STOP_SLACK_S + (5.0 if supervised else 0.0)
+        timeout_s = _drain_timeout(environment_of(engine)) + CLOSING_S + (5.0 if supervised else 0.0)
     pid = engine.supervisor if supervised else engine.pid
     if pid == 0:
         raise CommandError(f"the process that holds {engine.state_dir} is not known yet; try again", Exit.NOT_READY)

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
+from engine.config import CLOSING_S
 from engine.notify import standstill
 from engine.protocol import Status, decode_health
 from engine.state_dir import ServiceRecord, read_record
@@ -30,9 +31,6 @@ LAST_WORDS_S = 5.0
 
 STARTING_PROBE_S = 0.25
 """Between two probes of an engine that has not been ready yet, so that whoever waits for it hears of it soon."""
-
-STOP_SLACK_S = 15.0
-"""What ending may take beside the drain before the engine is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class Supervisor:
         self._state_dir = state_dir
         self._log = log
         self._policy = policy
-        self._end_s = drain_s + STOP_SLACK_S
+        self._end_s = drain_s + CLOSING_S
         self._as_json = as_json
         self._probe = probe or HealthProbe()
         self._events: SimpleQueue[Event] = SimpleQueue()

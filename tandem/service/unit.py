@@ -9,12 +9,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.config import CLOSING_S
 from tandem.exits import CommandError, Exit
 from tandem.paths import shipped
 
 TEMPLATE = "systemd/tandem.service"
-STOP_SLACK_S = 20
-"""What `TimeoutStopSec` allows beside the drain: ending and giving memory back."""
+SLOWER_S = 5.0
+"""What `TimeoutStopSec` allows beyond the engine's own ending, so that systemd is not first to kill it."""
 
 LIMIT_INTERVAL_S = 600
 LIMIT_BURST = 6
@@ -79,7 +80,7 @@ def render(facts: UnitFacts) -> str:
         "command": " ".join(quoted(word) for word in facts.command),
         "folder": _path(facts.folder),
         "environment_file": _path(facts.environment_file),
-        "stop_timeout": str(int(facts.drain_s) + STOP_SLACK_S),
+        "stop_timeout": str(int(facts.drain_s + CLOSING_S + SLOWER_S)),
         "pauses": pauses,
         "state_dir": str(facts.state_dir),
     }

@@ -274,8 +274,12 @@ def test_what_cannot_be_replayed_is_one_line(tmp_path: Path, capsys: pytest.Capt
         said = capsys.readouterr().err
         assert said.startswith(f"tandem console: --replay: {tmp_path / name}")
         assert said.count("\n") == 1
-        assert run_command(["console", "--web", "--replay", str(tmp_path / name)]) == code
-        assert capsys.readouterr().err == said
+        # With no terminal, as here, too: that one would not help.
+        for flags in ([], ["--web"]):
+            assert run_command(["console", *flags, "--replay", str(tmp_path / name)]) == code
+            assert capsys.readouterr().err == said
+    assert run_command(["console", "--replay", str(tmp_path / "f")]) == 2
+    assert "needs a terminal" in capsys.readouterr().err
 
 
 def test_clock_of_is_local_time() -> None:

@@ -177,6 +177,11 @@ def test_a_line_that_is_no_setting_names_its_place(folders: Path, text: str) -> 
     assert refused.value.code == Exit.USAGE
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(folders: Path) -> None:
+    (folders / "serve.env").write_text("\ufeffTANDEM_PARALLEL=2\n")
+    assert resolve(environ={}).settings.parallel == 2
+
+
 def test_a_quoted_value_keeps_its_space_and_is_refused(folders: Path) -> None:
     (folders / "serve.env").write_text('TANDEM_PARALLEL=" 4"\n')
     with pytest.raises(CommandError, match=r"TANDEM_PARALLEL is ' 4' \(.*serve\.env:1\); allowed: a whole number"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -106,6 +107,30 @@ def test_no_ledger_is_exit_3_and_a_bad_one_exit_1(
     (state / "ledger.sqlite").write_text("not a database\n" * 99)
     assert run(["usage", "--state-dir", str(state)]) == Exit.FAILURE
     assert "damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("prompt_tokens = 'many'", "prompt_tokens is 'many'; allowed: integer"),
+        ("cached_tokens = 1.5", "cached_tokens is 1.5; allowed: integer"),
+        ("client = x'00ff'", "client is b'\\x00\\xff'; allowed: text"),
+        ("finished_at = 'yesterday'", "finished_at is 'yesterday'; allowed: real"),
+        ("finished_at = 1e12", "finished_at is 1000000000000.0"),
+        ("total_s = 9e999", "total_s is inf"),
+        ("ttft_s = 'soon'", "ttft_s is 'soon'; allowed: real or null"),
+        ("finish = 'gone'", "finish is 'gone'"),
+    ],
+)
+def test_a_row_edited_by_hand_is_named(state: Path, edit: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(sqlite3.connect(state / "ledger.sqlite", isolation_level=None)) as file:
+        file.execute(f"UPDATE requests SET {edit} WHERE seq = 2")
+    by = "client" if edit.startswith("client") else "day"
+    assert run(["usage", "--by", by, "--state-dir", str(state)]) == Exit.FAILURE
+    err = capsys.readouterr().err
+    assert "row 2 of the ledger does not fit" in err
+    assert words in err
+    assert err.count("\n") == 1
 
 
 def test_since() -> None:

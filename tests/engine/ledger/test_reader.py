@@ -17,7 +17,7 @@ from engine.ledger.usage import UsageBy, usage
 from engine.protocol import Finish, LedgerRow
 from tests.engine.ledger.rows import row
 
-NAMES = ["curl", "open-webui", "100%", "a_b", "axb", "日本"]
+NAMES = ["curl", "open-webui", "100%", "a_b", "axb", "日本", "a\0Zero"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[LedgerReader, list[L
 @settings(max_examples=40, deadline=None)
 @given(
     limit=st.integers(1, 40),
-    q=st.sampled_from([None, "REQ-1", "%", "_", "a_b", "slot", "日本", "nothing has this", "\\"]),
+    q=st.sampled_from([None, "REQ-1", "%", "_", "a_b", "slot", "日本", "nothing has this", "\\", "\0", "zERO"]),
     client=st.sampled_from([None, *NAMES]),
     finish=st.sampled_from([None, *Finish]),
 )

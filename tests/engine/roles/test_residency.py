@@ -35,6 +35,11 @@ def test_defaults_and_order():
     )
 
 
+def test_a_byte_order_mark_is_no_part_of_the_document(tmp_path):
+    (tmp_path / "residency.toml").write_text("\ufeff" + ROLE)
+    assert read_residency(tmp_path / "residency.toml").roles[0].name == "a"
+
+
 def test_an_empty_document_is_no_roles():
     assert parse_residency("", "f") == Residency(())
 

@@ -86,7 +86,7 @@ def test_a_signal_is_passed_on_and_ends_both(tmp_path: Path, number: signal.Sign
 
 
 def test_an_engine_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.service.supervisor.STOP_SLACK_S", 0.2)
+    monkeypatch.setattr("tandem.service.supervisor.CLOSING_S", 0.2)
     later(tmp_path, to_self(signal.SIGTERM))
     code, report, log = supervise(tmp_path, DEAF, lambda: Seen.OK, drain_s=0.0)
     assert (code, report.state, report.reason) == (0, State.ENDED, "it had to be killed")

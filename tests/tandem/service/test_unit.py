@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import CLOSING_S
 from tandem.cli import run
 from tandem.exits import CommandError, Exit
 from tandem.service import unit
@@ -38,7 +39,7 @@ def test_what_it_says() -> None:
     said = values(render(FACTS))
     assert said["Type"] == "notify"
     assert said["ExecStart"].endswith('serve "--model=/models/with space/50%%/a$$b.gguf" --port=8123')
-    assert int(said["TimeoutStopSec"]) > FACTS.drain_s
+    assert int(said["TimeoutStopSec"]) > FACTS.drain_s + CLOSING_S
     assert said["EnvironmentFile"] == "-/tmp/my settings/tandem.unit.env"
     assert (said["Restart"], said["RestartPreventExitStatus"]) == ("on-failure", f"{Exit.USAGE:d} {Exit.REFUSED:d}")
     assert "{" not in render(FACTS).replace("{name}", "")
