@@ -19,6 +19,7 @@ from kernels.gpu.tiles import Tile
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 SHAPE = HeadShape(heads=2, kv_heads=1, dim=16)
+CHUNK = 10 if INTERPRETED else 2048
 
 
 def randn(*shape: int, seed: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -67,6 +68,19 @@ def test_linear_refuses_a_depth_that_the_tile_does_not_divide() -> None:
             poisoned(1, 16, dtype=torch.float32),
             tile=Tile(16, 16, 128, 4, 2),
         )
+
+
+def test_a_row_has_the_same_norm_alone_and_in_a_chunk() -> None:
+    h = randn(128, 72, seed=4, dtype=torch.float32)
+    gain = randn(72, seed=5, dtype=torch.float32)
+    order = torch.arange(128, dtype=torch.int32, device=DEVICE)
+    chunk = poisoned(128, 72, dtype=torch.bfloat16)
+    rms_norm(h, order, gain, chunk, 1e-5)
+    close(chunk, twins.rms_norm(h, gain, 1e-5))
+    for first, count in ((127, 1), (3, 2), (60, 7)):
+        few = poisoned(count, 72, dtype=torch.bfloat16)
+        rms_norm(h, order[first : first + count], gain, few, 1e-5)
+        assert torch.equal(few, chunk[first : first + count])
 
 
 def test_norm_takes_the_rows_named() -> None:
@@ -136,29 +150,66 @@ def tables(shares: list[SlotRows]) -> tuple[RowTables, torch.Tensor]:
     return rows, put(batch.token)
 
 
+class Turned:
+    """Projections of a pass of rows, and what `rotary_kv` makes of some of them in caches that nobody wrote."""
+
+    def __init__(
+        self, shares: list[SlotRows], shape: HeadShape, window: int, *, extras: bool, interleaved: bool
+    ) -> None:
+        self.rows, _ = tables(shares)
+        self.shape = shape
+        self.interleaved = interleaved
+        self.slots, self.window = 1 + max(s.slot for s in shares), window
+        self.qkv = randn(len(self.rows.slot), shape.qkv_width, seed=8, dtype=torch.float32)
+        angles = torch.outer(torch.arange(float(window)), 0.5 ** torch.arange(shape.dim // 2)).to(DEVICE)
+        self.cos, self.sin = angles.cos(), angles.sin()
+        self.bias = randn(shape.qkv_width, seed=9, dtype=torch.float32) if extras else None
+        gains = [randn(shape.dim, seed=seed, dtype=torch.float32) for seed in (11, 12)]
+        self.gains = (gains[0], gains[1]) if extras else None
+
+    def run(self, first: int, count: int) -> tuple[torch.Tensor, Caches]:
+        """Rotated queries and the cache that holds the keys and values, of `count` rows alone."""
+        part = slice(first, first + count)
+        r = self.rows
+        rows = RowTables(r.slot[part], r.position[part], r.kv_row[part], r.prefix[part], r.path_start, r.path)
+        cache = Caches(self.slots, self.window, self.shape)
+        q = poisoned(count, self.shape.heads * self.shape.dim, dtype=torch.float16)
+        rotary_kv(
+            self.qkv[part], q, rows, cache.base, 1, 2, self.cos, self.sin, self.shape, self.interleaved, self.bias,
+            self.gains, 1e-6,
+        )  # fmt: skip
+        return q, cache
+
+    def stored(self, cache: Caches, first: int, count: int) -> torch.Tensor:
+        slot, kv_row = (t[first : first + count].long() for t in (self.rows.slot, self.rows.kv_row))
+        return torch.stack([cache.k[slot, kv_row], cache.v[slot, kv_row]])
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("extras", [False, True])
 def test_rotary_writes_the_cache(extras: bool, interleaved: bool) -> None:
+    shape = HeadShape(heads=9, kv_heads=3, dim=16)
     shares = [SlotRows(1, 3, [0, 0], None), SlotRows(0, 7, [0, 0, 0], [-1, 0, 0])]
-    rows, _ = tables(shares)
-    cache = Caches(2, 12, SHAPE)
-    qkv = randn(5, SHAPE.qkv_width, seed=8, dtype=torch.float32)
-    angles = torch.outer(torch.arange(12.0), 0.5 ** torch.arange(SHAPE.dim // 2)).to(DEVICE)
-    bias = randn(SHAPE.qkv_width, seed=9, dtype=torch.float32) if extras else None
-    gains = (
-        (randn(SHAPE.dim, seed=11, dtype=torch.float32), randn(SHAPE.dim, seed=12, dtype=torch.float32))
-        if extras
-        else None
-    )
-    q = poisoned(5, SHAPE.heads * SHAPE.dim, dtype=torch.float16)
-    rotary_kv(qkv, q, rows, cache.base, 1, 2, angles.cos(), angles.sin(), SHAPE, interleaved, bias, gains, 1e-6)
-    want_q, want_k, want_v = twins.rotary(
-        qkv, rows.position, angles.cos(), angles.sin(), SHAPE, interleaved, bias, gains, 1e-6
+    made = Turned(shares, shape, 12, extras=extras, interleaved=interleaved)
+    q, cache = made.run(0, 5)
+    want_q, *want = twins.rotary(
+        made.qkv, made.rows.position, made.cos, made.sin, shape, interleaved, made.bias, made.gains, 1e-6
     )
     close(q, want_q.flatten(1))
-    close(cache.k[rows.slot.long(), rows.kv_row.long()], want_k)
-    close(cache.v[rows.slot.long(), rows.kv_row.long()], want_v)
+    close(made.stored(cache, 0, 5), torch.stack(want))
     assert int(cache.k.isfinite().all(-1).all(-1).sum()) == 5
+    assert int(cache.v.isfinite().all(-1).all(-1).sum()) == 5
+
+
+def test_a_row_is_turned_alike_alone_and_in_a_chunk() -> None:
+    shares = [SlotRows(0, 5, [0] * (CHUNK - 3)), SlotRows(1, 2, [0] * 3)]
+    made = Turned(shares, SHAPE, CHUNK + 5, extras=True, interleaved=False)
+    q, cache = made.run(0, CHUNK)
+    assert q.isfinite().all()
+    for first, count in ((CHUNK - 1, 1), (CHUNK - 4, 2), (0, 7)):
+        few_q, few = made.run(first, count)
+        assert torch.equal(few_q, q[first : first + count])
+        assert torch.equal(made.stored(few, first, count), made.stored(cache, first, count))
 
 
 def test_attention_of_rows_follows_paths_over_splits() -> None:
