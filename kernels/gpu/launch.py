@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
@@ -28,9 +29,34 @@ class LaunchMode(StrEnum):
 
 
 def default_mode(device: torch.device) -> LaunchMode:
-    """What serves every row count well where measured: CHAINED gains a little alone and loses more at four."""
+    """What serves every row count and form well where measured; a card without dependent launch has PLAIN alone."""
     early = not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
     return LaunchMode.EARLY if early else LaunchMode.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """How a program's passes are launched: those of one row, and those of several. The bits are the same."""
+
+    alone: LaunchMode
+    joint: LaunchMode
+
+    def mode(self, rows: int) -> LaunchMode:
+        """The mode of a pass of `rows` rows."""
+        return self.alone if rows == 1 else self.joint
+
+
+CHAINED_FROM = 1.0
+"""Bytes a weight from which on a row alone is launched CHAINED. Share of the read-only kernel's rate in a decode step
+of the 8-billion shape on an H200, EARLY and then CHAINED: bf16 0.750 and 0.758, 8-bit 0.649 and 0.683, FP8 0.633 and
+0.680, 4-bit 0.525 and 0.517. With several rows EARLY was ahead in each (bf16, four rows: 4.45 against 4.67 ms)."""
+
+
+def launch_plan(device: torch.device, bytes_per_weight: float) -> LaunchPlan:
+    """The plan for a program whose products read `bytes_per_weight`, on average, of each of their weights."""
+    joint = default_mode(device)
+    chained = joint is not LaunchMode.PLAIN and bytes_per_weight >= CHAINED_FROM
+    return LaunchPlan(LaunchMode.CHAINED if chained else joint, joint)
 
 
 @triton.jit

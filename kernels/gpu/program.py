@@ -9,7 +9,7 @@ import torch
 
 from kernels.forms import RawTensor
 from kernels.gpu.attention import attend_rows, attend_tiles
-from kernels.gpu.launch import LaunchMode, default_mode
+from kernels.gpu.launch import LaunchMode, LaunchPlan, launch_plan
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.norm import embed, rms_norm
 from kernels.gpu.packing import Packed
@@ -34,7 +34,8 @@ class Value:
 
 
 class CudaOps:
-    """Records a forward (implements `kernels.program.Ops`). `positions` bounds the places a row may have."""
+    """Records a forward (implements `kernels.program.Ops`). `positions` bounds the places a row may have; `mode`
+    launches every pass alike, None leaves it to `launch_plan`."""
 
     def __init__(
         self, weights: WeightSource, device: torch.device, positions: int, mode: LaunchMode | None = None
@@ -42,11 +43,13 @@ class CudaOps:
         self._weights = weights
         self._device = device
         self._positions = positions
-        self._mode = mode if mode is not None else default_mode(device)
+        self._mode = mode
         self._steps: list[Step] = []
         self._buffers = Buffers(device)
         self._forms: dict[tuple[str, str], int] = {}
         self._bytes = 0
+        self._read_bytes = 0
+        self._read_weights = 0
         self._layers = 0
         self._shape: HeadShape | None = None
         self._vocab = 0
@@ -59,10 +62,9 @@ class CudaOps:
         self._count([table], matrix)
         self._table = (table.name, matrix)
         h = self._value("h", matrix.shape[1], torch.float32)
-        mode = self._mode
 
         def step(p: Pass) -> None:
-            embed(p.tables.token, matrix, p.buffers.view("h", p.shape.rows, h.width), mode)
+            embed(p.tables.token, matrix, p.buffers.view("h", p.shape.rows, h.width), p.mode)
 
         self._steps.append(step)
         return h
@@ -97,7 +99,6 @@ class CudaOps:
             eps = q_norm.eps
         q = self._value("q", heads.q_width, torch.float16)
         bias = qkv.bias
-        mode = self._mode
 
         def step(p: Pass) -> None:
             rotary_kv(
@@ -114,7 +115,7 @@ class CudaOps:
                 bias,
                 gains,
                 eps,
-                mode,
+                p.mode,
             )
 
         self._steps.append(step)
@@ -123,7 +124,6 @@ class CudaOps:
     def attend(self, q: Value, heads: Heads, layer: int) -> Value:
         shape = HeadShape(heads.heads, heads.kv_heads, heads.head_dim)
         out = self._value("seen", q.width, self._weights.dtype)
-        mode = self._mode
 
         def step(p: Pass) -> None:
             queries = p.buffers.view("q", p.shape.rows, q.width)
@@ -131,9 +131,9 @@ class CudaOps:
             t = p.tables
             at = (2 * layer, 2 * layer + 1)
             if p.shape.tiles:
-                attend_tiles(queries, seen, t.tile_row, t.tile_rows, t.rows, p.kv_base, *at, shape, mode)
+                attend_tiles(queries, seen, t.tile_row, t.tile_rows, t.rows, p.kv_base, *at, shape, p.mode)
             if p.shape.single:
-                attend_rows(queries, seen, t.single, t.rows, p.kv_base, *at, shape, p.scratch, p.shape.splits, mode)
+                attend_rows(queries, seen, t.single, t.rows, p.kv_base, *at, shape, p.scratch, p.shape.splits, p.mode)
 
         self._steps.append(step)
         return out
@@ -156,22 +156,22 @@ class CudaOps:
         if linear.bias is not None:
             raise ValueError(f"{linear.bias.name}: a bias on the head is not supported on CUDA")
         w = self._head_matrix(linear.weight)
+        self._reads(w)
         gain = self._weights.vector(norm.weight)
         self._vocab = linear.weight.shape[0]
         self._value("last", x.width, self._weights.dtype)
         self._value("logits", self._vocab, torch.float32)
-        mode = self._mode
         vocab = self._vocab
 
         def step(p: Pass) -> None:
             if p.shape.logits:
                 last = p.buffers.view("last", p.shape.logits, x.width)
                 h = p.buffers.view("h", p.shape.rows, x.width)
-                rms_norm(h, p.tables.logit, gain, last, norm.eps, mode)
+                rms_norm(h, p.tables.logit, gain, last, norm.eps, p.mode)
                 logits = p.buffers.view("logits", p.shape.logits, vocab)
                 height = SKINNY_ROWS if isinstance(w, Packed) else p.shape.logits
                 for at in range(0, p.shape.logits, height):
-                    _product(p, last[at : at + height], w, logits[at : at + height], Epilogue.STORE, mode)
+                    _product(p, last[at : at + height], w, logits[at : at + height], Epilogue.STORE)
 
         self._steps.append(step)
 
@@ -181,6 +181,10 @@ class CudaOps:
             raise ValueError(f"max_rows is {max_rows}; 1 to {MAX_ROWS} are possible")
         if self._shape is None or not self._vocab:
             raise ValueError("a program needs attention and a head")
+        if self._mode is not None:
+            launches = LaunchPlan(self._mode, self._mode)
+        else:
+            launches = launch_plan(self._device, self._read_bytes / self._read_weights)
         return CudaProgram(
             self._steps,
             self._buffers,
@@ -191,14 +195,13 @@ class CudaOps:
             self._device,
             self._forms,
             self._bytes,
-            self._mode,
+            launches,
         )
 
     def _norm(self, x: Value, norm: Norm) -> Value:
         gain = self._weights.vector(norm.weight)
         out = self._value("normed", x.width, self._weights.dtype)
         identity = self._identity
-        mode = self._mode
 
         def step(p: Pass) -> None:
             n = p.shape.rows
@@ -208,7 +211,7 @@ class CudaOps:
                 gain,
                 p.buffers.view("normed", n, x.width),
                 norm.eps,
-                mode,
+                p.mode,
             )
 
         self._steps.append(step)
@@ -223,15 +226,15 @@ class CudaOps:
         columns: tuple[int, int] | None = None,
     ) -> None:
         """Record a product whose outputs are the columns (first, count) of `out`, all by default."""
-        mode = self._mode
         first, count = columns if columns is not None else (0, out.width)
+        self._reads(w)
         if isinstance(w, Packed):
             self._buffers.declare(UNPACKED, w.n * w.k, self._weights.dtype)
 
         def step(p: Pass) -> None:
             n = p.shape.rows
             source, target = p.buffers.view(x.buffer, n, x.width), p.buffers.view(out.buffer, n, out.width)
-            _product(p, source, w, target[:, first : first + count], epilogue, mode)
+            _product(p, source, w, target[:, first : first + count], epilogue)
 
         self._steps.append(step)
 
@@ -271,20 +274,23 @@ class CudaOps:
             self._forms[key] = self._forms.get(key, 0) + 1
         self._bytes += matrix.nbytes
 
+    def _reads(self, matrix: torch.Tensor | Packed) -> None:
+        """A product reads `matrix` in every pass."""
+        self._read_bytes += matrix.nbytes
+        self._read_weights += matrix.n * matrix.k if isinstance(matrix, Packed) else matrix.numel()
+
     def _value(self, name: str, width: int, dtype: torch.dtype) -> Value:
         self._buffers.declare(name, width, dtype)
         return Value(name, width)
 
 
-def _product(
-    p: Pass, x: torch.Tensor, w: torch.Tensor | Packed, out: torch.Tensor, epilogue: Epilogue, mode: LaunchMode
-) -> None:
+def _product(p: Pass, x: torch.Tensor, w: torch.Tensor | Packed, out: torch.Tensor, epilogue: Epilogue) -> None:
     """One product; packed weights are unpacked for passes too large for the skinny kernel, to the same bits."""
     if not isinstance(w, Packed):
-        linear(x, w, out, epilogue, mode=mode)
+        linear(x, w, out, epilogue, mode=p.mode)
     elif x.shape[0] <= SKINNY_ROWS:
-        skinny(x, w, out, epilogue, mode=mode)
+        skinny(x, w, out, epilogue, mode=p.mode)
     else:
         dense = p.buffers.view(UNPACKED, 1, w.n * w.k).view(w.n, w.k)
-        unpack_rows(w, dense, mode=mode)
-        linear(x, dense, out, epilogue, segments=w.segments, mode=mode, alpha=w.alpha)
+        unpack_rows(w, dense, mode=p.mode)
+        linear(x, dense, out, epilogue, segments=w.segments, mode=p.mode, alpha=w.alpha)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kernels.gpu.argmax import ArgmaxScratch, argmax
 from kernels.gpu.attention import AttentionScratch
-from kernels.gpu.launch import LaunchMode
+from kernels.gpu.launch import LaunchMode, LaunchPlan
 from kernels.gpu.passes import PassShape, PassTables, TableBuffers, plan
 from kernels.gpu.rotary import HeadShape
 from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
@@ -31,9 +31,11 @@ class Pass:
     kv_base: torch.Tensor
     buffers: Buffers
     scratch: AttentionScratch
+    mode: LaunchMode
 
 
 Step = Callable[[Pass], None]
+_GraphKey = tuple[PassShape, bool, LaunchMode]
 
 
 class Buffers:
@@ -97,10 +99,12 @@ class CudaProgram:
         device: torch.device,
         forms: dict[tuple[str, str], int],
         weight_bytes: int,
-        mode: LaunchMode,
+        launches: LaunchPlan,
     ) -> None:
         self.name = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "triton interpreter"
         self.use_graphs = device.type == "cuda"
+        self.launches = launches
+        """How passes are launched; may be changed between them."""
         self._steps = tuple(steps)
         self._buffers = buffers
         self._shape = shape
@@ -114,9 +118,8 @@ class CudaProgram:
         self._kv_base = torch.zeros((0, 2 * layers), dtype=torch.int64, device=device)
         self._kv_seen: NDArray[np.uint64] | None = None
         self._scratch = AttentionScratch(0, 0, shape, device)
-        self._seen: set[tuple[PassShape, bool]] = set()
-        self._graphs: dict[tuple[PassShape, bool], torch.cuda.CUDAGraph] = {}
-        self._mode = mode
+        self._seen: set[_GraphKey] = set()
+        self._graphs: dict[_GraphKey, torch.cuda.CUDAGraph] = {}
         self._argmax: ArgmaxScratch | None = None
         self._best = torch.empty(0, dtype=torch.int32, device=device)
         self._host_best = torch.empty(0, dtype=torch.int32)
@@ -162,7 +165,8 @@ class CudaProgram:
 
     def enqueue(self, shape: PassShape) -> None:
         """Launch every step of a pass whose tables are on the device, on the current stream."""
-        work = Pass(shape, self._tables.views(shape), self._kv_base, self._buffers, self._scratch)
+        mode = self.launches.mode(shape.rows)
+        work = Pass(shape, self._tables.views(shape), self._kv_base, self._buffers, self._scratch, mode)
         for step in self._steps:
             step(work)
 
@@ -182,7 +186,7 @@ class CudaProgram:
 
     def _launch(self, shape: PassShape, *, choose: bool) -> None:
         """Compute a prepared pass, and the largest logits' ids where `choose`."""
-        key = (shape, choose)
+        key = (shape, choose, self.launches.mode(shape.rows))
         graph = self._graphs.get(key)
         if graph is not None:
             graph.replay()
@@ -200,7 +204,7 @@ class CudaProgram:
     def _enqueue(self, shape: PassShape, *, choose: bool) -> None:
         self.enqueue(shape)
         if choose and shape.logits and self._argmax is not None:
-            argmax(self.logits(shape.logits), self._best[: shape.logits], self._argmax, self._mode)
+            argmax(self.logits(shape.logits), self._best[: shape.logits], self._argmax, self.launches.mode(shape.rows))
 
     def _place(self, kv_base: NDArray[np.uint64]) -> None:
         """Keep the slots' addresses on the device, and after them a spare slot that padding rows write to."""

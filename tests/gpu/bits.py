@@ -10,6 +10,7 @@ import torch
 
 from engine.rows import SlotRows, pack
 from kernels.gpu import twins
+from kernels.gpu.launch import LaunchMode, LaunchPlan
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import PackedForm, pack16, unpack
 from kernels.gpu.replay import CudaProgram
@@ -105,6 +106,19 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
                 f"bits {label} {config.layers} layers, {size} rows a pass, graphs {'on' if graphs else 'off'}: "
                 f"{bad}/{count} differ"
             )
+
+    # Every mode of launching, whichever one serves.
+    served = program.launches
+    for mode in LaunchMode:
+        program.launches = LaunchPlan(mode, mode)
+        bad = 0
+        for size in (1, 8):
+            for at in range(0, 24, size):
+                got = run([share(s) for s in range(at, at + size)], graphs=at >= 8)
+                bad += sum(not torch.equal(got[i], alone[at + i]) for i in range(size))
+        wrong += bad
+        row(f"bits {label} launched {mode}, passes of 1 and 8 rows, eager, captured, replayed: {bad}/48 differ")
+    program.launches = served
 
     # The choice on the device: eager, captured, replayed.
     program.use_graphs = True

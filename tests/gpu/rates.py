@@ -10,7 +10,7 @@ import triton
 
 from engine.cuda_shapes import read_bytes
 from engine.rows import SlotRows, pack
-from kernels.gpu.launch import LaunchMode, default_mode
+from kernels.gpu.launch import LaunchMode, LaunchPlan
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import Packed, PackedForm
 from kernels.gpu.skinny import device_of, packed_candidates, skinny
@@ -42,26 +42,25 @@ def card() -> None:
 
 
 def step(shape: str, form: str = "bf16", context: int = 1024, rows: tuple[int, ...] = (1, 2, 4, 8, 16)) -> None:
-    """A whole decode step in the mode that serves, and at one and eight requests in the others."""
+    """A whole decode step as it is served, and in each mode at one and eight requests."""
     config = SHAPES[shape]
     rate = read_rate()
-    default = default_mode(torch.device("cuda"))
-    for mode in (default, *(m for m in LaunchMode if m is not default)) if len(rows) > 3 else (default,):
-        dense = form == "packed16"
-        program = build_packed_dense(config, 16, mode) if dense else build(config, 16, mode, ShapeForm(form))
-        slots = Slots(config, 16, context + 8)
-        read = read_bytes(program, config)
-        base = 0.0
-        for n in rows if mode is default else (1, 8):
+    program = build_packed_dense(config, 16) if form == "packed16" else build(config, 16, form=ShapeForm(form))
+    served = program.launches
+    slots = Slots(config, 16, context + 8)
+    read = read_bytes(program, config)
+    alone = 0.0
+    launches = {"served": served, **{str(mode): LaunchPlan(mode, mode) for mode in LaunchMode}}
+    for label, plan in launches.items():
+        program.launches = plan
+        for n in rows if plan is served else [r for r in rows if r in (1, 8)]:
             ms = replay_ms(decode_graph(program, slots, n, context, config.vocab), 30)
-            base = base or n / ms
+            alone = alone or n / ms
             row(
-                f"step {shape} {form} {mode} {n} requests at {context}: {ms:.3f} ms, {n / ms * 1e3:.0f} tok/s, "
-                f"{read / ms / 1e9:.2f} TB/s of weights = {read / ms / 1e9 / rate:.3f} of the read rate, "
-                f"total {n / ms / base:.2f}x of one"
+                f"step {shape} {form} {label} ({plan.mode(n)}) {n} requests at {context}: {ms:.3f} ms, "
+                f"{n / ms * 1e3:.0f} tok/s, {read / ms / 1e9:.2f} TB/s of weights = "
+                f"{read / ms / 1e9 / rate:.3f} of the read rate, total {n / ms / alone:.2f}x of one"
             )
-        del program, slots
-        torch.cuda.empty_cache()
 
 
 def _chain(ws: list[Packed], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile | None) -> None:

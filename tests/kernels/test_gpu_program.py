@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from engine.models import llama
 from engine.rows import SlotRows, pack
 from kernels.forms import Form, RawTensor
-from kernels.gpu.launch import INTERPRETED
+from kernels.gpu import launch
+from kernels.gpu.launch import INTERPRETED, LaunchMode, LaunchPlan
 from kernels.gpu.packing import PackedForm
 from kernels.gpu.program import CudaOps
-from kernels.gpu.replay import CudaProgram
+from kernels.gpu.replay import CudaProgram, Pass
 from kernels.gpu.weights import FileWeights
 from tests.support.tiny_model import raw
 
@@ -96,6 +97,31 @@ def test_the_best_is_chosen_where_the_logits_are(program: CudaProgram) -> None:
 def test_too_many_rows_are_refused(program: CudaProgram) -> None:
     with pytest.raises(ValueError, match="a pass of 65 rows; up to 64"):
         program.run(pack([SlotRows(0, 0, [0] * 65)]), Slots(1).base)
+
+
+def test_a_row_alone_may_be_launched_in_a_way_of_its_own(program: CudaProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[Pass] = []
+    monkeypatch.setattr(program, "_steps", (passes.append,))
+    monkeypatch.setattr(program, "launches", LaunchPlan(alone=LaunchMode.CHAINED, joint=LaunchMode.EARLY))
+    for rows in (1, 2, 40):
+        program.run(pack([SlotRows(0, 0, [0] * rows)]), Slots(1).base)
+    assert [p.mode for p in passes] == [LaunchMode.CHAINED, LaunchMode.EARLY, LaunchMode.EARLY]
+
+
+@pytest.mark.parametrize(
+    ("default", "bytes_per_weight", "alone"),
+    [
+        (LaunchMode.EARLY, 2.0, LaunchMode.CHAINED),
+        (LaunchMode.EARLY, 1.0, LaunchMode.CHAINED),
+        (LaunchMode.EARLY, 0.625, LaunchMode.EARLY),
+        (LaunchMode.PLAIN, 2.0, LaunchMode.PLAIN),
+    ],
+)
+def test_wide_weights_chain_a_row_alone(
+    default: LaunchMode, bytes_per_weight: float, alone: LaunchMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "default_mode", lambda _device: default)
+    assert launch.launch_plan(DEVICE, bytes_per_weight) == LaunchPlan(alone, default)
 
 
 MIXED = llama.LlamaConfig(
