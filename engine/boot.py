@@ -43,7 +43,7 @@ Load = Callable[[EngineConfig, Progress], LoadedModel]
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """Load the model that `config` names."""
-    from engine.loading import load  # brings torch: only a process that serves pays for it
+    from engine.loading import load  # brings the kernels: only a process that serves pays for them
 
     return load(config, progress)
 

@@ -1,4 +1,7 @@
-"""A model on a CUDA card: whether it fits, the upload of its weights, and the memory that its KV will lie in."""
+"""A model on a CUDA card: whether it fits, the upload of its weights, and the memory that its KV will lie in.
+
+Torch is imported where a card is used and no sooner: a process that serves on the CPU starts without it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from engine.devices import Card, Cards, UnusableDevice, look
-from engine.kv.cuda_driver import CudaDriver, supported
-from engine.kv.cuda_plain import plain_ranges
 from engine.kv.cuda_vmm import DeviceDriver, PageStock, device_ranges
 from engine.kv.ranges import RangeBacking
 from engine.memory.card import Allocator, AllocatorBlocks, CardProbe
@@ -136,6 +135,8 @@ def card_memory(opened: OpenCard, card: Card, baseline: MemoryReading) -> KvMemo
 
 
 def _refusal(card: Card, before: MemoryReading, error: Exception) -> UnusableDevice:
+    import torch
+
     if isinstance(error, torch.OutOfMemoryError):
         return UnusableDevice(
             f"{card.device} ({card.name}) ran out of memory while the model was put there: "
@@ -175,53 +176,6 @@ def _refuse_size(card: Card, tensors: Mapping[str, RawTensor], available: int) -
         )
 
 
-class TorchAllocator:
-    """Torch's allocator of one card (implements `engine.memory.card.Allocator`)."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def free_and_total(self) -> tuple[int, int]:
-        free, total = torch.cuda.mem_get_info(self._index)
-        return int(free), int(total)
-
-    def reserved(self) -> int:
-        return int(torch.cuda.memory_reserved(self._index))
-
-    def allocated(self) -> int:
-        return int(torch.cuda.memory_allocated(self._index))
-
-    def empty(self) -> None:
-        torch.cuda.empty_cache()
-
-
-class TorchCard:
-    """A card through torch and the driver's bindings (implements OpenCard)."""
-
-    def __init__(self, card: Card) -> None:
-        self._index = card.index
-        self._device = torch.device("cuda", card.index)
-        torch.cuda.set_device(self._device)
-        torch.cuda.synchronize()  # makes the primary context current in this thread
-        self.allocator = TorchAllocator(card.index)
-
-    def driver(self) -> DeviceDriver | str:
-        why_not = supported(self._index)
-        if why_not is not None:
-            return why_not
-        return CudaDriver(self._index, torch.cuda.current_stream(self._device).cuda_stream)
-
-    def plain(self) -> RangeBacking:
-        return plain_ranges(self._device)
-
-    def runner(
-        self, config: LlamaConfig, tensors: Mapping[str, RawTensor], *, max_rows: int, positions: int
-    ) -> CardRunner:
-        from engine.cuda_runner import CudaRunner  # brings Triton: only where a card is used
-
-        return CudaRunner(config, tensors, device=self._device, max_rows=max_rows, positions=positions)
-
-
 class TorchCuda:
     """The cards that the driver shows (implements CudaSystem)."""
 
@@ -229,6 +183,10 @@ class TorchCuda:
         return look()
 
     def open(self, card: Card) -> OpenCard:
+        import torch
+
+        from engine.torch_card import TorchCard
+
         try:
             if not torch.cuda.is_available():
                 raise UnusableDevice(f"{card.device}: torch {torch.__version__} cannot use the CUDA driver")

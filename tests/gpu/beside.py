@@ -17,7 +17,7 @@ from engine import protocol
 from engine.api import ServedModel
 from engine.boot import Parts
 from engine.config import EngineConfig
-from engine.cuda_loading import MAX_ROWS, TorchCard, card_memory
+from engine.cuda_loading import MAX_ROWS, card_memory
 from engine.cuda_runner import CudaRunner
 from engine.devices import look
 from engine.loop import Engine
@@ -25,6 +25,7 @@ from engine.memory.card import CardProbe
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.request import Done, Event, Failed, Request, SamplingParams, Text
 from engine.state import KvMemory
+from engine.torch_card import TorchCard
 from tests.gpu.setting import SHAPES, build, row
 from tests.support.fake_model import FakeTokenizer
 

@@ -39,6 +39,14 @@ def test_the_console_shows_one_frame(running: Box) -> None:
     assert "1 side" in frame.stdout
 
 
+def test_compiled_kernels_serve_without_torch(running: Box) -> None:
+    model = health(Address.of(running.record.url)).model
+    assert model is not None
+    if not (model.backend or "").startswith("native"):
+        pytest.skip("no compiler here")
+    assert "torch" not in Path(f"/proc/{running.record.pid}/maps").read_text()
+
+
 def test_logs_show_the_last_lines_and_no_prompt(running: Box) -> None:
     assert running.tandem("chat", "marmalade", "--max-tokens", "4", "--temperature", "0").returncode == Exit.OK
     shown = running.tandem("logs", "-n", "2", "--json")

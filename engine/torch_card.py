@@ -1,0 +1,63 @@
+"""One CUDA card through torch and the driver's bindings: its allocator, its memory and its runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from engine.cuda_loading import CardRunner
+from engine.devices import Card
+from engine.kv.cuda_driver import CudaDriver, supported
+from engine.kv.cuda_plain import plain_ranges
+from engine.kv.cuda_vmm import DeviceDriver
+from engine.kv.ranges import RangeBacking
+from engine.models.llama import LlamaConfig
+from kernels.forms import RawTensor
+
+
+class TorchAllocator:
+    """Torch's allocator of one card (implements `engine.memory.card.Allocator`)."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def free_and_total(self) -> tuple[int, int]:
+        free, total = torch.cuda.mem_get_info(self._index)
+        return int(free), int(total)
+
+    def reserved(self) -> int:
+        return int(torch.cuda.memory_reserved(self._index))
+
+    def allocated(self) -> int:
+        return int(torch.cuda.memory_allocated(self._index))
+
+    def empty(self) -> None:
+        torch.cuda.empty_cache()
+
+
+class TorchCard:
+    """A card through torch and the driver's bindings (implements `engine.cuda_loading.OpenCard`)."""
+
+    def __init__(self, card: Card) -> None:
+        self._index = card.index
+        self._device = torch.device("cuda", card.index)
+        torch.cuda.set_device(self._device)
+        torch.cuda.synchronize()  # makes the primary context current in this thread
+        self.allocator = TorchAllocator(card.index)
+
+    def driver(self) -> DeviceDriver | str:
+        why_not = supported(self._index)
+        if why_not is not None:
+            return why_not
+        return CudaDriver(self._index, torch.cuda.current_stream(self._device).cuda_stream)
+
+    def plain(self) -> RangeBacking:
+        return plain_ranges(self._device)
+
+    def runner(
+        self, config: LlamaConfig, tensors: Mapping[str, RawTensor], *, max_rows: int, positions: int
+    ) -> CardRunner:
+        from engine.cuda_runner import CudaRunner  # brings Triton: only where a card is used
+
+        return CudaRunner(config, tensors, device=self._device, max_rows=max_rows, positions=positions)
