@@ -263,6 +263,7 @@ class ConsoleApp(App[int]):
             paused=self._playhead.paused,
             notice=self._recorder.trouble if self._recorder else None,
             place=self._place(),
+            recording=self._recorder is not None and self._recorder.trouble is None,
         )
 
     def _before_eyes(self) -> Seen:

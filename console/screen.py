@@ -21,7 +21,8 @@ class Link:
     """How the console stands with the engine: where it looks, how old its picture is, and what failed last.
 
     `paused`: the picture is held on purpose. `notice` is what a person must know of the console itself, such as a
-    recording that stopped; `place` tells this engine from the others that are watched."""
+    recording that stopped; `place` tells this engine from the others that are watched; `recording`: what is seen is
+    kept in a file."""
 
     url: str
     age_s: float | None = None
@@ -30,6 +31,7 @@ class Link:
     notice: str | None = None
     recorded: str | None = None
     place: str = ""
+    recording: bool = False
 
     @property
     def stale(self) -> bool:
@@ -54,6 +56,7 @@ class HeaderView:
     totals: tuple[str, ...]
     trouble: tuple[str, ...]
     place: str = ""
+    recording: bool = False
 
 
 @dataclass(frozen=True)

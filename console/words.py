@@ -25,6 +25,7 @@ STATUS_WORDS = {
 }
 CONNECTING_WORD = Word("◌", "connecting", Tone.BAR_READ)
 LOST_WORD = Word("✖", "lost", Tone.BAR_BAD)
+RECORDING_WORD = Word("▣", "recording", Tone.BAR_READ)
 LANE_WORDS = {
     LaneState.IDLE: Word("○", "Idle", Tone.IDLE),
     LaneState.RESTORING: Word("↺", "Restoring", Tone.READ_STRONG),

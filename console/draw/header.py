@@ -7,6 +7,7 @@ from console.bars import sparkline
 from console.screen import ScreenView
 from console.spans import Line, Span, clip, fit, parts, spread, width_of
 from console.tones import Tone
+from console.words import RECORDING_WORD
 
 
 def header(view: ScreenView, width: int) -> tuple[Line, ...]:
@@ -24,6 +25,9 @@ def _identity(view: ScreenView, width: int) -> Line:
         Span(clip(f"{glyph} {head.freshness}", max(8, width // 2)), fresh),
         Span(" ", Tone.BAR_TEXT),
     )
+    if head.recording:
+        sign = RECORDING_WORD
+        right = (Span(f"{sign.glyph} {sign.word}", sign.tone), Span("   ", Tone.BAR_TEXT), *right)
     if head.uptime and width >= 72:
         right = (Span(f"up {head.uptime}   ", Tone.BAR_DIM), *right)
     brand: Line = (Span(" ◆ tandem  ", Tone.BAR_BRAND),)

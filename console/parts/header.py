@@ -27,7 +27,7 @@ def header(health: Health | None, track: Track, link: Link) -> HeaderView:
         freshness = f"no update for {figures.span(link.age_s)}"
     if health is None:
         url, place = literal(link.url), literal(link.place)
-        return HeaderView(url, "", "", word, freshness, True, link.paused, 0.0, (), 0, 0, (), (), place)
+        return HeaderView(url, "", "", word, freshness, True, link.paused, 0.0, (), 0, 0, (), (), place, link.recording)
     model = health.model
     totals = health.parallel.totals
     cache_hits = sum(level.hits for level in health.cache.values())
@@ -75,4 +75,5 @@ def header(health: Health | None, track: Track, link: Link) -> HeaderView:
         totals=tuple(facts),
         trouble=tuple(trouble),
         place=literal(link.place),
+        recording=link.recording,
     )

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from console.app import ConsoleApp, SnapshotArrived, SnapshotMissed
 from console.look import ThemeName
+from console.recording import Recorder
 from engine.protocol import Health
 from tests.support.fake_desk import FakeDesk
 from tests.support.fake_health import Scene
@@ -89,12 +90,13 @@ async def staged(
     source: SilentSource | None = None,
     others: Sequence[str] = (),
     theme: ThemeName = ThemeName.DARK,
+    recorder: Recorder | None = None,
 ) -> AsyncIterator[Stage]:
     """The app at a size, before any answer; `others` are the addresses of further engines."""
     clock = Clock()
     source = source or SilentSource()
     sources = [source, *(SilentSource(url=url) for url in others)]
-    app = ConsoleApp(sources, theme=theme, clock=clock, feed_s=0.05, writes=writes)
+    app = ConsoleApp(sources, theme=theme, recorder=recorder, clock=clock, feed_s=0.05, writes=writes)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Stage(app, pilot, source, clock)

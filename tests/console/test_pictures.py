@@ -10,6 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.image import SVGImageSnapshotExtension
 
+from console.recording import Recorder
 from tests.console.stage import staged
 from tests.support.fake_health import SCENES
 
@@ -88,6 +89,30 @@ def test_before_any_answer(picture: SnapshotAssertion, monkeypatch: pytest.Monke
             return stage.app.export_screenshot(title="tandem console")
 
     assert asyncio.run(nobody()) == picture
+
+
+def test_recording(tmp_path: Path, picture: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    async def recording() -> dict[str, str]:
+        shots = {}
+        with Recorder(tmp_path / "f") as recorder:
+            async with staged((80, 24), recorder=recorder) as stage:
+                await stage.play(SCENES["busy"], range(9))
+                assert "▣ recording   ● ok   ◉ live" in stage.text().splitlines()[0]
+                shots["dark"] = stage.app.export_screenshot(title="tandem console")
+                stage.app.action_theme("ascii")
+                await stage.pilot.pause()
+                assert "@ recording   * ok   @ live" in stage.text().splitlines()[0]
+                shots["ascii"] = stage.app.export_screenshot(title="tandem console")
+                recorder.trouble = "recording stopped: f: database or disk is full"
+                await stage.play(SCENES["busy"], [1.0])
+                assert "@ recording" not in stage.text()
+                assert "recording sto" in stage.text().splitlines()[1]
+        return shots
+
+    for name, svg in asyncio.run(recording()).items():
+        assert svg == picture(name=name)
 
 
 PUBLISHED = ("idle", "busy", "waiting", "lost", "loading")
