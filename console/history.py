@@ -18,6 +18,7 @@ class LaneTrack:
     """One lane's past: a rate for each second, oldest first, whether it is reading, and the reading rate now.
 
     `phases` are the seconds of the request in it since it came, `slot_phases` those of the slot, whoever was in it.
+    `spent` is how long the request was in each phase, in order; together, as old as it is.
     """
 
     rates: tuple[float, ...] = ()
@@ -25,6 +26,7 @@ class LaneTrack:
     reading_tok_s: float | None = None
     phases: tuple[Phase, ...] = ()
     slot_phases: tuple[Phase, ...] = ()
+    spent: tuple[tuple[Phase, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,32 +70,74 @@ class _Phases:
     seconds: deque[Phase] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
     second: int | None = None
 
-    def add(self, second: int, phase: Phase) -> None:
+    def add(self, second: int, phase: Phase) -> int:
+        """How many seconds before this one were not seen."""
+        unseen = 0
         if self.second is None or second < self.second:
             self.seconds.clear()
         elif second == self.second:
             self.seconds[-1] = phase
-            return
+            return 0
         else:
-            self.seconds.extend([Phase.UNSEEN] * min(second - self.second - 1, KEPT_SECONDS))
+            unseen = second - self.second - 1
+            self.seconds.extend([Phase.UNSEEN] * min(unseen, KEPT_SECONDS))
         self.seconds.append(phase)
         self.second = second
+        return unseen
 
 
-def _before_seen(request: LaneRequest) -> list[Phase]:
-    """The whole seconds of a request before it was first seen, from the times it carries itself."""
-    age = max(0, min(int(request.age_s), KEPT_SECONDS))
+def _before_seen(request: LaneRequest) -> dict[Phase, float]:
+    """How long a request was in each phase before it was first seen, from the times that it carries itself."""
+    age = max(0.0, request.age_s)
     if request.queue_s is None:
-        return [Phase.UNSEEN] * age
-    waited = max(0, min(age, round(request.queue_s)))
-    wrote = 0 if request.ttft_s is None else max(0, age - max(waited, round(request.ttft_s)))
-    return [Phase.WAITING] * waited + [Phase.READING] * (age - waited - wrote) + [Phase.WRITING] * wrote
+        return {Phase.UNSEEN: age}
+    waited = max(0.0, min(age, request.queue_s))
+    wrote = 0.0 if request.ttft_s is None else max(0.0, age - max(waited, request.ttft_s))
+    return {Phase.WAITING: waited, Phase.READING: age - waited - wrote, Phase.WRITING: wrote}
+
+
+def _in_cells(spent: dict[Phase, float]) -> list[Phase]:
+    """The whole seconds of what was spent, one phase after the other."""
+    cells: list[Phase] = []
+    until = 0.0
+    for phase, seconds in spent.items():
+        until += seconds
+        cells += [phase] * (min(round(until), KEPT_SECONDS) - len(cells))
+    return cells[: int(until)]
+
+
+@dataclass
+class _RequestPhases:
+    """What one request did: a phase for each second of its age, and how long it was in each."""
+
+    phases: _Phases = field(default_factory=_Phases)
+    spent: dict[Phase, float] = field(default_factory=dict)
+    age: float = 0.0
+    phase: Phase | None = None
+
+    def add(self, request: LaneRequest, phase: Phase) -> None:
+        if self.phase is None:
+            self.spent = _before_seen(request)
+            self.phases.seconds.extend(_in_cells(self.spent))
+            self.phases.second = int(request.age_s) - 1
+            self.age, self.phase = request.age_s, phase
+        unseen = self.phases.add(int(request.age_s), phase)
+        self._spend(Phase.UNSEEN, unseen)
+        # What it was last seen to do, it did until now.
+        self._spend(self.phase, request.age_s - self.age - unseen)
+        self.age, self.phase = request.age_s, phase
+
+    def _spend(self, phase: Phase, seconds: float) -> None:
+        self.spent[phase] = self.spent.get(phase, 0.0) + max(0.0, seconds)
+
+    def in_order(self) -> tuple[tuple[Phase, float], ...]:
+        return tuple((phase, self.spent[phase]) for phase in Phase if self.spent.get(phase, 0.0) > 0.0)
 
 
 @dataclass
 class _LaneHistory:
     slot_phases: _Phases = field(default_factory=_Phases)
-    phases: _Phases = field(default_factory=_Phases)
+    doing: _RequestPhases = field(default_factory=_RequestPhases)
     buckets: _Buckets = field(default_factory=_Buckets)
     request: str | None = None
     marks: deque[tuple[float, int]] = field(default_factory=deque)
@@ -107,13 +151,10 @@ class _LaneHistory:
             self.marks.clear()
             self.buckets = _Buckets()
             self.request = request.id if request else None
-            self.phases = _Phases()
-            if request is not None:
-                self.phases.seconds.extend(_before_seen(request))
-                self.phases.second = int(at) - 1
+            self.doing = _RequestPhases()
         if request is None:
             return
-        self.phases.add(int(at), phase)
+        self.doing.add(request, phase)
         if lane.state is LaneState.DECODING:
             if self.marks:
                 self.marks.clear()
@@ -162,8 +203,9 @@ class History:
                     rates=tuple(lane.buckets.means),
                     reading=bool(lane.marks),
                     reading_tok_s=lane.reading_tok_s(),
-                    phases=tuple(lane.phases.seconds),
+                    phases=tuple(lane.doing.phases.seconds),
                     slot_phases=tuple(lane.slot_phases.seconds),
+                    spent=lane.doing.in_order(),
                 )
                 for slot, lane in self._lanes.items()
             },

@@ -58,7 +58,8 @@ def _times(lane: LaneView, past: LaneTrack, width: int) -> list[Line]:
     if lane.busy:
         step = strips.step_for(len(past.phases), room)
         lines.append((Span(column("request", _AXIS), Tone.DIM), *strips.strip(past.phases, room, step)))
-        lines += [(Span(" " * _AXIS), *strips.spent(past.phases, room, step, words=room >= 90)), ()]
+        spent = strips.spent(strips.spent_by_request(past), room, step, words=room >= 90)
+        lines += [(Span(" " * _AXIS), *spent), ()]
     step = strips.step_for(len(past.slot_phases), room)
     lines.append((Span(column("slot", _AXIS), Tone.DIM), *strips.recent_strip(past.slot_phases, room, step)))
     seen = f"whoever was in it, the last {strips.whole_span(len(past.slot_phases))}, {strips.whole_span(step)} a cell"

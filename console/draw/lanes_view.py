@@ -222,7 +222,8 @@ def _time_row(lane: LaneView, past: LaneTrack, bar: int, width: int) -> Line:
     label, phases = ("timeline", past.phases) if lane.busy else ("before", past.slot_phases)
     step = strips.step_for(len(phases), bar)
     lead: Line = (_label(label, lane), *strips.strip(phases, bar, step), Span(" " * 9))
-    return (*lead, *strips.spent(phases, width - width_of(lead), step))
+    spent = strips.spent_by_request(past) if lane.busy else strips.spent_by_slot(past)
+    return (*lead, *strips.spent(spent, width - width_of(lead), step))
 
 
 def _facts_row(lane: LaneView, width: int) -> Line:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from console import figures
+from console.history import LaneTrack
 from console.phases import PHASE_SIGNS, Phase, dominant, seconds_by_phase
 from console.spans import Line, Span, parts, width_of
 from console.tones import Tone
@@ -54,16 +55,26 @@ def legend(width: int) -> Line:
     return parts([entries[phase] for phase in Phase if phase in entries], 1 << 10)
 
 
-def spent(phases: Sequence[Phase], width: int, step: int, *, words: bool = False) -> Line:
-    """How long each phase took: `┈ 2 s  ═ 8 s  ━ 24 s`, with the words of the legend where there is room; then how long
-    a cell of the strip is."""
+def spent_by_request(past: LaneTrack) -> list[tuple[Phase, str]]:
+    """How long a request was in each phase; what would show as nothing is left out."""
+    return [(phase, figures.span(seconds)) for phase, seconds in past.spent if seconds >= 0.005]
+
+
+def spent_by_slot(past: LaneTrack) -> list[tuple[Phase, str]]:
+    """How long a slot was in each phase, counted in its strip's seconds."""
+    return [(phase, whole_span(seconds)) for phase, seconds in seconds_by_phase(past.slot_phases).items()]
+
+
+def spent(phases: Sequence[tuple[Phase, str]], width: int, step: int, *, words: bool = False) -> Line:
+    """How long each phase took: `┈ 2.1 s  ═ 8.0 s  ━ 24 s`, with the words of the legend where there is room; then how
+    long a cell of the strip is."""
     entries: list[Line] = []
-    for phase, seconds in seconds_by_phase(phases).items():
+    for phase, seconds in phases:
         sign = PHASE_SIGNS[phase]
         name = f"{sign.glyph} {sign.word} " if words else f"{sign.glyph} "
         if phase is Phase.UNSEEN:
             name = f"{sign.word} "
-        entries.append((Span(name, sign.tone), Span(whole_span(seconds))))
+        entries.append((Span(name, sign.tone), Span(seconds)))
     return parts([*entries, (Span(f"{whole_span(step)} a cell", Tone.FAINT),)], width)
 
 

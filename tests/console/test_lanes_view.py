@@ -30,7 +30,28 @@ def test_the_strip_says_what_the_request_did_when() -> None:
     assert lane.slot_phases == lane.phases[5:]
     (row,) = (line for line in drawn("story", 26, 116, 31).splitlines() if "↺↺" in line and "‖" in line)
     assert "timeline ┈┈┈┈┈↺↺═══════‖‖‖‖‖═════━━━━━━━━ " in row
-    assert row.endswith("┈ 5 s  ↺ 2 s  ═ 12 s  ‖ 5 s  ━ 8 s  1 s a cell")
+    assert row.endswith("┈ 5.0 s  ↺ 2.0 s  ═ 12 s  ‖ 5.0 s  ━ 7.0 s  1 s a cell")
+
+
+def test_the_figures_of_a_request_add_up_to_its_age() -> None:
+    """Its seconds are its own: it may come late in one of the clock's."""
+    body = fake_health.busy(4.0)
+    request = body.lanes[0].request
+    assert request is not None
+    history = History()
+    for at, age in ((1000.9, 0.31), (1001.15, 0.56)):
+        young = replace(request, age_s=age, queue_s=0.1, ttft_s=0.2)
+        history.add(replace(body, lanes=[replace(body.lanes[0], request=young)]), at)
+    lane = history.track().lane(0)
+    assert lane.phases == (D,)
+    assert [(phase, round(seconds, 6)) for phase, seconds in lane.spent] == [(W, 0.1), (R, 0.1), (D, 0.36)]
+    assert text([strips.spent(strips.spent_by_request(lane), 60, 1)]) == "┈ 0.10 s  ═ 0.10 s  ━ 0.36 s  1 s a cell"
+    # And where a while was not seen.
+    later = replace(request, age_s=7.5, queue_s=0.1, ttft_s=0.2)
+    history.add(replace(body, lanes=[replace(body.lanes[0], request=later)]), 1008.09)
+    spent = dict(history.track().lane(0).spent)
+    assert spent[Phase.UNSEEN] == 6.0
+    assert sum(spent.values()) == pytest.approx(7.5)
 
 
 def test_what_was_not_watched_is_taken_from_the_request_or_said_to_be_unseen() -> None:
@@ -55,7 +76,8 @@ def test_a_read_that_stands_still_for_a_reason_waits() -> None:
     still = replace(body.lanes[2], reason="waits while slot 0 reads its prompt (2,498 tokens to go)")
     history = History()
     history.add(replace(body, lanes=[still]), 1000.0)
-    history.add(replace(fake_health.long_read(5.0), lanes=[body.lanes[2]]), 1001.0)
+    later = fake_health.long_read(5.0)
+    history.add(replace(later, lanes=[later.lanes[2]]), 1001.0)
     assert history.track().lane(2).phases[-2:] == (W, R)
 
 
