@@ -34,6 +34,19 @@ class Epilogue(StrEnum):
     GATED = "gated"
 
 
+AHEAD = 256
+"""Weights of each row that a CHAINED product asks of L2 while it waits for its input: memory is idle then."""
+_LINE = tl.constexpr(64)
+
+
+@triton.jit
+def _ask_l2(ptrs):
+    """Ask that the lines at `ptrs` be brought to L2, without waiting for them."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [ptrs], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _linear_kernel(
     x_ptr,
@@ -49,34 +62,44 @@ def _linear_kernel(
     EPILOGUE: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
+    SHARE: tl.constexpr,
     BK: tl.constexpr,
     SWAP: tl.constexpr,
     SEGMENTS: tl.constexpr,
     GROUP: tl.constexpr,
+    AHEAD: tl.constexpr,
     MODE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     # 1. Which tile. Programs that share a band of rows stay together, so that L2 serves the weights to all of them.
     row_tiles = tl.cdiv(rows, BM)
-    out_tiles = tl.cdiv(n, BN)
+    out_tiles = tl.cdiv(n, SHARE)
     pid = tl.program_id(0)
     band = GROUP * out_tiles
     first = (pid // band) * GROUP
     height = tl.minimum(row_tiles - first, GROUP)
     pid_m = first + (pid % band) % height
     pid_n = (pid % band) // height
-
+    offs_m = pid_m * BM + tl.arange(0, BM)
+    offs_n = pid_n * SHARE + tl.arange(0, BN)
+    offs_k = tl.arange(0, BK)
+    mine = offs_n < n
+    if SHARE < BN:
+        mine = mine & (tl.arange(0, BN) < SHARE)
+    m_live = offs_m[:, None] < rows
+    n_live = mine[:, None]
+    up_offset = n.to(tl.int64) * k
+    if AHEAD > 0:
+        line = tl.minimum(tl.arange(0, AHEAD // _LINE) * _LINE, k - _LINE)[None, :]
+        lines = w_ptr + tl.where(mine, offs_n, pid_n * SHARE)[:, None].to(tl.int64) * k + line
+        _ask_l2(lines)
+        if EPILOGUE == "gated":
+            _ask_l2(lines + up_offset)
     enter_product(MODE)
 
     # 2. One pass along K, or one a segment.
-    offs_m = pid_m * BM + tl.arange(0, BM)
-    offs_n = pid_n * BN + tl.arange(0, BN)
-    offs_k = tl.arange(0, BK)
-    m_live = offs_m[:, None] < rows
-    n_live = offs_n[:, None] < n
     x_ptrs = x_ptr + offs_m[:, None].to(tl.int64) * x_stride + offs_k[None, :]
     w_ptrs = w_ptr + offs_n[:, None].to(tl.int64) * k + offs_k[None, :]
-    up_offset = n.to(tl.int64) * k
     steps = k // 64
     if SWAP:
         total = tl.zeros((BN, BM), tl.float32)
@@ -115,13 +138,13 @@ def _linear_kernel(
     acc = tl.trans(total) if SWAP else total
     up = tl.trans(total_up) if SWAP else total_up
     if HAS_ALPHA:
-        acc *= tl.load(alpha_ptr + offs_n, mask=offs_n < n, other=0.0)[None, :]
+        acc *= tl.load(alpha_ptr + offs_n, mask=mine, other=0.0)[None, :]
     if HAS_ALPHA and EPILOGUE == "gated":
-        up *= tl.load(alpha_ptr + n + offs_n, mask=offs_n < n, other=0.0)[None, :]
+        up *= tl.load(alpha_ptr + n + offs_n, mask=mine, other=0.0)[None, :]
     if EPILOGUE == "gated":
         acc = acc / (1.0 + tl.exp(-acc)) * up
     out_ptrs = out_ptr + offs_m[:, None].to(tl.int64) * out_stride + offs_n[None, :]
-    live = m_live & (offs_n[None, :] < n)
+    live = m_live & mine[None, :]
     if EPILOGUE == "add":
         acc += tl.load(out_ptrs, mask=live, other=0.0).to(tl.float32)
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=live)
@@ -164,7 +187,7 @@ def linear(
     if any(k // 64 * s // segments * 64 % t.bk for s in range(1, segments + 1)):
         raise ValueError(f"k = {k} in {segments} segments is not a multiple of the tile's depth {t.bk}")
     mode = mode if mode is not None else default_mode(x.device)
-    grid = (triton.cdiv(rows, t.bm) * triton.cdiv(n, t.bn),)
+    grid = (triton.cdiv(rows, t.bm) * triton.cdiv(n, t.outputs),)
     _linear_kernel[grid](
         x,
         w,
@@ -179,10 +202,12 @@ def linear(
         EPILOGUE=str(epilogue),
         BM=t.bm,
         BN=t.bn,
+        SHARE=t.outputs,
         BK=t.bk,
         SWAP=t.swap,
         SEGMENTS=segments,
         GROUP=8,
+        AHEAD=AHEAD if mode is LaunchMode.CHAINED else 0,
         MODE=str(mode),
         UPCAST=INTERPRETED,
         num_warps=t.warps,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-Row = tuple[int, int, str, int, int, int, int, int, int, bool]
-"""n, k, epilogue, row class, then the tile: bm, bn, bk, warps, stages, swap."""
+Row = (
+    tuple[int, int, str, int, int, int, int, int, int, bool]
+    | tuple[int, int, str, int, int, int, int, int, int, bool, int]
+)
+"""n, k, epilogue, row class, then the tile: bm, bn, bk, warps, stages, swap, and its share where it has one."""
 
 MEASURED: dict[str, tuple[Row, ...]] = {
     "NVIDIA H200": (

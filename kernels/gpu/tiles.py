@@ -17,7 +17,8 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 @dataclass(frozen=True, slots=True)
 class Tile:
     """One launch shape: `bm` rows by `bn` outputs, `bk` deep. `swap` makes the weights the first operand of the matrix
-    instruction."""
+    instruction. `share` is how many outputs a program finishes where fewer than `bn`, so that programs fill the
+    multiprocessors evenly; 0 stands for all."""
 
     bm: int
     bn: int
@@ -25,6 +26,12 @@ class Tile:
     warps: int
     stages: int
     swap: bool = False
+    share: int = 0
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a program."""
+        return self.share or self.bn
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -39,6 +39,7 @@ CANDIDATES: dict[int, list[Tile]] = {
         Tile(128, 64, 64, 8, 3), Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 8, 3), Tile(128, 32, 128, 4, 3),
         Tile(128, 64, 128, 8, 3), Tile(128, 64, 64, 4, 4, swap=True), Tile(128, 128, 64, 4, 4, swap=True),
         Tile(128, 32, 128, 4, 4), Tile(128, 64, 128, 4, 4, swap=True), Tile(128, 64, 128, 8, 4),
+        Tile(128, 128, 64, 8, 4), Tile(128, 64, 64, 8, 5), Tile(128, 32, 128, 8, 4),
     ],
     256: [
         Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4),
@@ -47,6 +48,16 @@ CANDIDATES: dict[int, list[Tile]] = {
     ],
 }  # fmt: skip
 """Tiles of 16-bit products worth measuring, by the rows they take."""
+
+SHARED: dict[int, list[Tile]] = {
+    16: [Tile(16, 64, 128, 4, 6, swap=True), Tile(16, 64, 64, 4, 6, swap=True)],
+    32: [Tile(32, 64, 128, 4, 6, swap=True), Tile(32, 64, 128, 4, 4, swap=True)],
+    64: [Tile(64, 64, 128, 4, 5, swap=True), Tile(64, 64, 64, 4, 5, swap=True)],
+    128: [Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 8, 3), Tile(128, 64, 128, 8, 4)],
+    256: [],
+}  # fmt: skip
+"""Tiles worth measuring with programs that finish a part of them. With few rows, 2,048 outputs in tiles of 64 keep 32
+multiprocessors busy, and one takes in no more than 64 bytes a cycle; with 128 rows every program reads all rows."""
 
 REFERENCE = Tile(16, 16, 64, 4, 4)
 """The tile whose bits the others must give, a row alone."""
@@ -85,6 +96,18 @@ def fits(tile: Tile, epilogue: Epilogue) -> bool:
     return depth <= 220_000 and registers <= 160
 
 
+def candidates(rows: int, n: int, processors: int) -> list[Tile]:
+    """Tiles worth measuring for `rows` rows (a key of CANDIDATES) and `n` outputs on a card of `processors`."""
+    return CANDIDATES[rows] + [tile for base in SHARED[rows] for tile in _shares(base, n, processors)]
+
+
+def _shares(base: Tile, n: int, processors: int) -> list[Tile]:
+    """`base` with shares of its outputs, multiples of 16: such as make whole waves of programs, and plain fractions."""
+    waves = {-(-n // (count * processors)) for count in (1, 2, 3, 4)}
+    wanted = {-(-share // 16) * 16 for share in waves | {base.bn // 2, base.bn * 5 // 8, base.bn * 3 // 4}}
+    return [replace(base, share=share) for share in sorted(wanted) if base.bn // 4 <= share < base.bn]
+
+
 def tune(products: Sequence[Product], make_packed: MakePacked, say: Say) -> Measured:
     """The fastest tile of each product and row class on the current card. A candidate that gives other bits, or does
     not run here, is left out and told to `say`, as is what was chosen."""
@@ -102,6 +125,7 @@ def _tune_dense(product: Product, table: dict[Key, Tile], say: Say) -> None:
     n, k, epilogue = product.n, product.k, product.epilogue
     size = product.weight_rows * k * 2
     ws = [_random(product.weight_rows, k, product.dtype) for _ in range(_copies(size))]
+    processors = torch.cuda.get_device_properties(ws[0].device).multi_processor_count
     for row_class in CLASSES:
         if row_class == CLASSES[-1] and n > 65536:
             continue
@@ -110,7 +134,7 @@ def _tune_dense(product: Product, table: dict[Key, Tile], say: Say) -> None:
         last = start[-1:].clone()
         linear(x[-1:], ws[0], last, epilogue, REFERENCE)
         scores: list[tuple[float, Tile]] = []
-        for tile in CANDIDATES[max(row_class, 16)]:
+        for tile in candidates(max(row_class, 16), n, processors):
             if k % tile.bk or not fits(tile, epilogue):
                 continue
             out = start.clone()

@@ -22,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.gpu.beside import beside
 from tests.gpu.bits import bits_packed, bits_products, bits_program
 from tests.gpu.chunks import chunks
-from tests.gpu.rates import card, packed, products, prompt, step, trace, tune_packed
+from tests.gpu.prompts import prompt
+from tests.gpu.rates import ahead, card, packed, products, step, trace, tune_packed
 from tests.gpu.real import model, vmm
 from tests.gpu.setting import SHAPES, TABLE, ShapeForm, row, say
-from tests.gpu.tuning import tune
+from tests.gpu.tuning import tune, tune_shared
 
 
 @contextmanager
@@ -63,6 +64,7 @@ def main() -> None:
         "vmm": lambda: vmm(shapes),
         "model": lambda: model(args.model),
         "tune": lambda: tune(shapes, args.out),
+        "tuneshared": lambda: tune_shared(shapes),
         "bits": lambda: (
             bits_products(shapes, args.cases),
             [bits_program(s, f) for s in shapes for f in ("bf16", "q4")],
@@ -74,6 +76,7 @@ def main() -> None:
         "steps": lambda: [step(s, f, rows=rows) for s in shapes for f in forms],  # type: ignore[func-returns-value]
         "step4": lambda: [step(s, "q4") for s in shapes],  # type: ignore[func-returns-value]
         "step": lambda: [step(s) for s in shapes],  # type: ignore[func-returns-value]
+        "ahead": lambda: [ahead(s) for s in shapes],  # type: ignore[func-returns-value]
         "products": lambda: [products(s) for s in shapes],  # type: ignore[func-returns-value]
         "prompt": lambda: [prompt(s) for s in shapes],  # type: ignore[func-returns-value]
         "trace": lambda: [trace(s) for s in shapes],  # type: ignore[func-returns-value]

@@ -16,7 +16,7 @@ from kernels.gpu.packing import PackedForm, pack16, unpack
 from kernels.gpu.replay import CudaProgram
 from kernels.gpu.skinny import MAX_ROWS, skinny, unpack_rows
 from kernels.gpu.tiles import PackedTile, Tile
-from kernels.gpu.tuning import CANDIDATES, fits
+from kernels.gpu.tuning import CANDIDATES, candidates, fits
 from tests.gpu.setting import (
     SHAPES,
     ShapeForm,
@@ -36,6 +36,7 @@ def bits_products(shapes: list[str], cases: int) -> int:
     torch.manual_seed(11)
     bad: dict[str, int] = {}
     compared = 0
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
     pool = [(s, *m) for s in shapes for m in matrices(SHAPES[s])]
     for case in range(cases):
         _, name, n, k, epilogue = pool[case % len(pool)]
@@ -43,7 +44,7 @@ def bits_products(shapes: list[str], cases: int) -> int:
         bm = int(rng.choice(list(CANDIDATES) if name != "head" else [16, 32, 64, 128]))
         low, high = {16: (1, 16), 32: (17, 32), 64: (33, 64), 128: (65, 128), 256: (129, 700)}[bm]
         rows = int(rng.integers(low, high + 1))
-        group = [t for t in CANDIDATES[bm] if k % t.bk == 0 and fits(t, epilogue)]
+        group = [t for t in candidates(bm, n, processors) if k % t.bk == 0 and fits(t, epilogue)]
         tile = group[int(rng.integers(len(group)))]
         x = torch.randn(rows, k, device="cuda").bfloat16()
         if epilogue is Epilogue.ADD:

@@ -1,15 +1,14 @@
-"""Rates: the card, products, whole decode steps, prompts."""
+"""Rates: the card, products, whole decode steps."""
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 import torch
 import triton
 
 from engine.cuda_shapes import read_bytes
-from engine.rows import SlotRows, pack
+from kernels.gpu import linear as linear_module
 from kernels.gpu.launch import LaunchMode, LaunchPlan
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import Packed, PackedForm
@@ -140,11 +139,15 @@ def trace(shape: str) -> None:
 
 
 def _our_layers(
-    ws: list[list[torch.Tensor]], xs: list[torch.Tensor], outs: list[torch.Tensor], kinds: list[Epilogue]
+    ws: list[list[torch.Tensor]],
+    xs: list[torch.Tensor],
+    outs: list[torch.Tensor],
+    kinds: list[Epilogue],
+    mode: LaunchMode,
 ) -> None:
     for layer in ws:
         for w, x, out, kind in zip(layer, xs, outs, kinds, strict=True):
-            linear(x, w, out, kind)
+            linear(x, w, out, kind, mode=mode)
 
 
 def _cublas_layers(ws: list[list[torch.Tensor]], xs: list[torch.Tensor], outs: list[torch.Tensor]) -> None:
@@ -174,34 +177,32 @@ def products(shape: str) -> None:
         plain = [torch.zeros(rows, w.shape[0], dtype=torch.bfloat16, device="cuda") for w in ws[0]]
 
         kinds = [e for _, _, _, e in parts]
-        ours = partial(_our_layers, ws, xs, outs, kinds)
         cublas = partial(_cublas_layers, ws, xs, plain)
-        a, b = graph_ms(ours), graph_ms(cublas)
-        a2, b2 = graph_ms(ours), graph_ms(cublas)
-        a, b = min(a, a2), min(b, b2)
-        row(
-            f"products {shape} {rows} rows: ours {a:.3f} ms = {size / a / 1e9 / read_rate():.3f} of read rate, "
-            f"cuBLAS {b:.3f} ms, speed ratio {b / a:.3f}"
-        )
-
-
-def prompt(shape: str, chunk: int = 2048, length: int = 8192) -> None:
-    config = SHAPES[shape]
-    program = build(config, chunk)
-    slots = Slots(config, 1, length)
-    times = []
-    for _ in range(2):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for at in range(0, length, chunk):
-            program.run(
-                pack([SlotRows(0, at, [5] * chunk, logits=[chunk - 1] if at + chunk == length else [])]), slots.base
+        theirs = min(graph_ms(cublas), graph_ms(cublas))
+        cells = []
+        for mode in (LaunchMode.EARLY, LaunchMode.CHAINED):
+            ours = partial(_our_layers, ws, xs, outs, kinds, mode)
+            ms = min(graph_ms(ours), graph_ms(ours))
+            cells.append(
+                f"{mode} {ms:.3f} ms = {size / ms / 1e9 / read_rate():.3f} of read rate, ratio {theirs / ms:.3f}"
             )
-        times.append(time.perf_counter() - start)
-    flop = 2.0 * (program.weight_bytes() / 2 - 2 * config.vocab * config.hidden) * length
-    seen = 4.0 * config.layers * config.attention.q_width * length * length / 2
-    best = min(times)
-    row(
-        f"prompt {shape} {length} tokens, chunks of {chunk}: {best * 1e3:.0f} ms, {length / best:.0f} tok/s, "
-        f"products {flop / best / 1e12:.0f} TFLOP/s, with attention {(flop + seen) / best / 1e12:.0f}"
-    )
+        row(f"products {shape} {rows} rows: cuBLAS {theirs:.3f} ms; {'; '.join(cells)}")
+
+
+def ahead(shape: str, form: str = "bf16", context: int = 1024) -> None:
+    """A decode step launched `chained`, by the weights of each row that products ask of L2 ahead of their input."""
+    config = SHAPES[shape]
+    program = build(config, 16, LaunchMode.CHAINED, ShapeForm(form))
+    slots = Slots(config, 16, context + 8)
+    read = read_bytes(program, config)
+    kept = linear_module.AHEAD
+    try:
+        for linear_module.AHEAD in (0, 64, 128, 256, 512, 1024):
+            times = [replay_ms(decode_graph(program, slots, n, context, config.vocab), 30) for n in (1, 4, 8)]
+            cells = ", ".join(f"{ms:.3f}" for ms in times)
+            row(
+                f"ahead {shape} {form} {linear_module.AHEAD}: 1, 4, 8 requests {cells} ms; one at "
+                f"{read / times[0] / 1e9 / read_rate():.3f} of the read rate"
+            )
+    finally:
+        linear_module.AHEAD = kept

@@ -1,4 +1,4 @@
-"""Measures the products' tiles on this card."""
+"""Measures the products' tiles on this card: all candidates, or those alone that finish a part of themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import torch
 
 from kernels.gpu import tiles
 from kernels.gpu.linear import Epilogue, linear
+from kernels.gpu.tile_cache import tile_for
 from kernels.gpu.tiles import Tile
-from kernels.gpu.tuning import CANDIDATES, fits
+from kernels.gpu.tuning import CANDIDATES, candidates, fits
 from tests.gpu.setting import (
     SHAPES,
     forget_weights,
@@ -42,8 +43,23 @@ def compile_one(job: tuple[Tile, str]) -> str:
     return ""
 
 
-def precompile() -> None:
-    jobs = [(t, str(e)) for group in CANDIDATES.values() for t in group for e in Epilogue if fits(t, e)]
+def processors() -> int:
+    return torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def wanted(shapes: list[str], *, shared: bool) -> list[tuple[Tile, str]]:
+    """The tiles to measure for the shapes' products; where `shared`, only those that finish a part of themselves."""
+    jobs: dict[tuple[Tile, str], None] = {}
+    for shape in shapes:
+        for _, n, _, epilogue in matrices(SHAPES[shape]):
+            for rows in CANDIDATES:
+                for tile in candidates(rows, n, processors()):
+                    if fits(tile, epilogue) and (tile.share or not shared):
+                        jobs[tile, str(epilogue)] = None
+    return list(jobs)
+
+
+def precompile(jobs: list[tuple[Tile, str]]) -> None:
     start = time.time()
     with ProcessPoolExecutor(min(14, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
         for problem in pool.map(compile_one, jobs, chunksize=2):
@@ -73,7 +89,7 @@ def product_ms(n: int, k: int, epilogue: Epilogue, rows: int, tile: Tile | None)
 
 
 def tune(shapes: list[str], out: Path | None) -> None:
-    precompile()
+    precompile(wanted(shapes, shared=False))
     table = tiles.TABLES.setdefault(torch.cuda.get_device_name(), {})
     lines: list[str] = []
     for shape in shapes:
@@ -81,7 +97,7 @@ def tune(shapes: list[str], out: Path | None) -> None:
             gigabytes = n * k * 2 * (2 if epilogue is Epilogue.GATED else 1) / 1e9
             report = []
             for bm in tiles.CLASSES:
-                group = CANDIDATES[max(bm, 16)]
+                group = candidates(max(bm, 16), n, processors())
                 if name == "head" and bm == 256:
                     continue
                 test_rows = (1,) if bm == 2 else (2048,) if bm == 256 else (bm,)
@@ -111,3 +127,28 @@ def tune(shapes: list[str], out: Path | None) -> None:
     if out is not None:
         (out / "tune.txt").write_text("\n".join(lines))
         (out / "tiles.json").write_text(json.dumps([[*key, asdict(t)] for key, t in table.items()]))
+
+
+def tune_shared(shapes: list[str]) -> None:
+    """Tiles that finish a part of themselves against the chosen ones; lines for `tile_data` where they gain 2 %."""
+    precompile(wanted(shapes, shared=True))
+    name = torch.cuda.get_device_name()
+    for shape in shapes:
+        for what, n, k, epilogue in matrices(SHAPES[shape]):
+            for bm in (c for c in tiles.CLASSES if c <= 128 and what != "head"):
+                rows = 1 if bm == 2 else bm
+                group = [t for t in candidates(max(bm, 16), n, processors()) if t.share and fits(t, epilogue)]
+                scores = sorted((product_ms(n, k, epilogue, rows, t), i) for i, t in enumerate(group) if k % t.bk == 0)
+                chosen = tile_for(name, rows, n, k, epilogue)
+                now = product_ms(n, k, epilogue, rows, chosen)
+                if not scores:
+                    continue
+                best = group[scores[0][1]]
+                cublas = product_ms(n, k, epilogue, rows, None)
+                row(
+                    f"shared {shape} {what} {n}x{k} {rows} rows: {best.outputs} of {best} {scores[0][0] * 1e3:.2f} us, "
+                    f"chosen {now * 1e3:.2f}, cuBLAS {cublas * 1e3:.2f}"
+                )
+                if scores[0][0] < 0.98 * now:
+                    say(f"        {(n, k, str(epilogue), bm, *astuple(best))},")
+    forget_weights()

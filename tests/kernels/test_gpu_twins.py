@@ -60,6 +60,19 @@ def test_linear_in_segments(dtype: torch.dtype) -> None:
     close(out, twins.linear(x, w, out, Epilogue.GATED))
 
 
+@pytest.mark.parametrize("epilogue", [Epilogue.ADD, Epilogue.GATED])
+def test_linear_by_programs_that_finish_a_part_of_their_tile(epilogue: Epilogue) -> None:
+    x, w = randn(3, 128, seed=1), randn(160 if epilogue is Epilogue.GATED else 80, 128, seed=2)
+    kind = torch.bfloat16 if epilogue is Epilogue.GATED else torch.float32
+    whole = randn(3, 80, seed=3, dtype=kind)
+    part = whole.clone()
+    want = twins.linear(x, w, whole, epilogue)
+    linear(x, w, whole, epilogue, tile=Tile(16, 32, 128, 4, 2))
+    linear(x, w, part, epilogue, tile=Tile(16, 64, 64, 4, 2, swap=True, share=48))
+    close(part, want)
+    close(part, whole)
+
+
 def test_linear_refuses_a_depth_that_the_tile_does_not_divide() -> None:
     with pytest.raises(ValueError, match="k = 192 in 1 segments is not a multiple"):
         linear(

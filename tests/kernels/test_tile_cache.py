@@ -23,7 +23,7 @@ from kernels.gpu.tile_cache import (
 from kernels.gpu.tiles import TABLES, PackedTile, Tile, default_tile
 
 CARD = "NVIDIA H200"
-DENSE = {(4096, 4096, "add", 16): Tile(32, 64, 128, 8, 3, swap=True)}
+DENSE = {(4096, 4096, "add", 16): Tile(32, 64, 128, 8, 3, swap=True, share=48)}
 PACKED = {(4096, 4096, "q4-add", 16): PackedTile(3, 4)}
 
 
@@ -56,7 +56,7 @@ def test_the_file_is_the_cards_and_its_compilers() -> None:
     assert path_for(CARD).parent.name == "tiles"
 
 
-GOOD = [4096, 4096, "add", 16, 32, 64, 128, 8, 3, True]
+GOOD = [4096, 4096, "add", 16, 32, 64, 128, 8, 3, True, 48]
 BAD = {
     "no JSON": b"{",
     "dense and packed is expected": b"[]",
@@ -64,6 +64,7 @@ BAD = {
     "has 2 fields": b'{"dense": [[1, 2]], "packed": []}',
     "names no product": json.dumps({"dense": [[4096, 4096, "add", 17, *GOOD[4:]]], "packed": []}).encode(),
     r"\] is no tile": json.dumps({"dense": [[*GOOD[:4], 24, *GOOD[5:]]], "packed": []}).encode(),
+    "True, 64] is no tile": json.dumps({"dense": [[*GOOD[:-1], 64]], "packed": []}).encode(),
     "True, 2] is no tile": b'{"dense": [], "packed": [[64, 64, "q4-add", 2, true, 2]]}',
     "3, 2] is no tile": b'{"dense": [], "packed": [[64, 64, "q4-gated", 2, 3, 2]]}',
 }
