@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import triton
 
-from kernels.gpu.tiles import CLASSES, PACKED_TABLES, TABLES, PackedTile, Tile, default_tile, row_class
+from kernels.gpu.tiles import CLASSES, MAX_SKINNY_ROWS, PACKED_TABLES, TABLES, PackedTile, Tile, default_tile, row_class
 
 Key = tuple[int, int, str, int]
 """n, k, what is computed, row class."""
@@ -91,9 +91,14 @@ def measured_here(card: str) -> Measured:
 
 
 def tile_for(card: str, rows: int, n: int, k: int, epilogue: str) -> Tile:
-    """The tile for a product of 16-bit weights: measured on this box, or on a card named so, or the default."""
-    key = (n, k, epilogue, row_class(rows))
-    return measured_here(card).dense.get(key) or TABLES.get(card, {}).get(key) or default_tile(rows, n, k)
+    """The tile for a product of 16-bit weights: measured on this box, or on a card named so, or the default. Where a
+    chunk's class was not measured, that of larger passes serves."""
+    classes = (row_class(rows), CLASSES[-1]) if rows > MAX_SKINNY_ROWS else (row_class(rows),)
+    for table in (measured_here(card).dense, TABLES.get(card, {})):
+        for one in classes:
+            if (n, k, epilogue, one) in table:
+                return table[n, k, epilogue, one]
+    return default_tile(rows, n, k)
 
 
 def packed_tile_for(card: str, rows: int, n: int, k: int, product: str) -> PackedTile | None:

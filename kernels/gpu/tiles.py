@@ -73,8 +73,8 @@ def segmented_tile(rows: int, *, gated: bool) -> Tile:
     return Tile(128, 128, 64, 8, 3)
 
 
-CLASSES = (2, 16, 32, 64, 128, 256)
-"""Row counts are measured in classes, each up to its number; 256 stands for any larger pass."""
+CLASSES = (2, 16, 32, 64, 128, 512, 4096)
+"""Row counts are measured in classes, each up to its number; the last stands for any larger pass."""
 
 TABLES: dict[str, dict[tuple[int, int, str, int], Tile]] = {
     card: {row[:4]: Tile(*row[4:]) for row in rows} for card, rows in MEASURED.items()

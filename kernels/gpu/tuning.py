@@ -14,7 +14,7 @@ from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import Packed, PackedForm
 from kernels.gpu.skinny import MAX_ROWS, device_of, packed_candidates, skinny, unpack_rows
 from kernels.gpu.tile_cache import Key, Measured
-from kernels.gpu.tiles import CLASSES, PackedTile, Tile
+from kernels.gpu.tiles import CLASSES, MAX_SKINNY_ROWS, PackedTile, Tile
 from kernels.gpu.timing import graph_ms
 
 CANDIDATES: dict[int, list[Tile]] = {
@@ -41,20 +41,20 @@ CANDIDATES: dict[int, list[Tile]] = {
         Tile(128, 32, 128, 4, 4), Tile(128, 64, 128, 4, 4, swap=True), Tile(128, 64, 128, 8, 4),
         Tile(128, 128, 64, 8, 4), Tile(128, 64, 64, 8, 5), Tile(128, 32, 128, 8, 4),
     ],
-    256: [
+    512: [
         Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4),
         Tile(256, 128, 64, 8, 3), Tile(128, 128, 128, 8, 3),
-        Tile(128, 64, 64, 4, 4),
+        Tile(128, 64, 64, 4, 4), Tile(128, 256, 64, 8, 4), Tile(128, 128, 64, 8, 4), Tile(64, 256, 64, 8, 4),
     ],
 }  # fmt: skip
-"""Tiles of 16-bit products worth measuring, by the rows they take."""
+"""Tiles of 16-bit products worth measuring, by the rows they take; the last for any larger pass too."""
 
 SHARED: dict[int, list[Tile]] = {
     16: [Tile(16, 64, 128, 4, 6, swap=True), Tile(16, 64, 64, 4, 6, swap=True)],
     32: [Tile(32, 64, 128, 4, 6, swap=True), Tile(32, 64, 128, 4, 4, swap=True)],
     64: [Tile(64, 64, 128, 4, 5, swap=True), Tile(64, 64, 64, 4, 5, swap=True)],
     128: [Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 8, 3), Tile(128, 64, 128, 8, 4)],
-    256: [],
+    512: [],
 }  # fmt: skip
 """Tiles worth measuring with programs that finish a part of them. With few rows, 2,048 outputs in tiles of 64 keep 32
 multiprocessors busy, and one takes in no more than 64 bytes a cycle; with 128 rows every program reads all rows."""
@@ -96,9 +96,15 @@ def fits(tile: Tile, epilogue: Epilogue) -> bool:
     return depth <= 220_000 and registers <= 160
 
 
-def candidates(rows: int, n: int, processors: int) -> list[Tile]:
-    """Tiles worth measuring for `rows` rows (a key of CANDIDATES) and `n` outputs on a card of `processors`."""
+def candidates(row_class: int, n: int, processors: int) -> list[Tile]:
+    """Tiles worth measuring for a class of rows and `n` outputs on a card of `processors`."""
+    rows = min(max(row_class, min(CANDIDATES)), max(CANDIDATES))
     return CANDIDATES[rows] + [tile for base in SHARED[rows] for tile in _shares(base, n, processors)]
+
+
+def measured_rows(row_class: int) -> int:
+    """The rows by which a class is measured."""
+    return {2: 1, CLASSES[-1]: 2048}.get(row_class, row_class)
 
 
 def _shares(base: Tile, n: int, processors: int) -> list[Tile]:
@@ -127,14 +133,14 @@ def _tune_dense(product: Product, table: dict[Key, Tile], say: Say) -> None:
     ws = [_random(product.weight_rows, k, product.dtype) for _ in range(_copies(size))]
     processors = torch.cuda.get_device_properties(ws[0].device).multi_processor_count
     for row_class in CLASSES:
-        if row_class == CLASSES[-1] and n > 65536:
+        if row_class > MAX_SKINNY_ROWS and n > 65536:
             continue
-        rows = {2: 1, 256: 2048}.get(row_class, row_class)
+        rows = measured_rows(row_class)
         x, start = _operands(product, rows)
         last = start[-1:].clone()
         linear(x[-1:], ws[0], last, epilogue, REFERENCE)
         scores: list[tuple[float, Tile]] = []
-        for tile in candidates(max(row_class, 16), n, processors):
+        for tile in candidates(row_class, n, processors):
             if k % tile.bk or not fits(tile, epilogue):
                 continue
             out = start.clone()
@@ -158,7 +164,7 @@ def _tune_packed(
     dense = torch.empty((product.weight_rows, k), dtype=torch.float16, device="cuda")
     unpack_rows(one, dense)
     for row_class in (c for c in CLASSES if c <= MAX_ROWS):
-        rows = {2: 1}.get(row_class, row_class)
+        rows = measured_rows(row_class)
         x, start = _operands(product, rows)
         want = start.clone()
         linear(x, dense, want, epilogue, segments=one.segments, alpha=one.alpha)

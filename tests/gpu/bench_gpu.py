@@ -19,6 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from kernels.gpu.tiles import CLASSES
 from tests.gpu.beside import beside
 from tests.gpu.bits import bits_packed, bits_products, bits_program
 from tests.gpu.chunks import chunks
@@ -26,7 +27,7 @@ from tests.gpu.prompts import prompt
 from tests.gpu.rates import ahead, card, packed, products, step, trace, tune_packed
 from tests.gpu.real import model, vmm
 from tests.gpu.setting import SHAPES, TABLE, ShapeForm, row, say
-from tests.gpu.tuning import tune, tune_shared
+from tests.gpu.tuning import tune
 
 
 @contextmanager
@@ -50,6 +51,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--form", action="append", choices=[*ShapeForm, "packed16"])
     parser.add_argument("--rows", default="1,2,4,8,16", help="requests of the stage `steps`")
+    parser.add_argument("--classes", default=",".join(map(str, CLASSES)), help="row classes of the stage `tune`")
+    parser.add_argument("--chunks", default="2048,512", help="rows of a chunk in the stage `prompt`")
     parser.add_argument("--layers", type=int, default=8, help="layers of the stage `bitsof`")
     parser.add_argument("--model", type=Path, help="a GGUF file for the stage `model`")
     args = parser.parse_args()
@@ -63,8 +66,7 @@ def main() -> None:
         "attention": lambda: [chunks(shape) for shape in shapes],  # type: ignore[func-returns-value]
         "vmm": lambda: vmm(shapes),
         "model": lambda: model(args.model),
-        "tune": lambda: tune(shapes, args.out),
-        "tuneshared": lambda: tune_shared(shapes),
+        "tune": lambda: tune(shapes, args.out, tuple(int(word) for word in args.classes.split(","))),
         "bits": lambda: (
             bits_products(shapes, args.cases),
             [bits_program(s, f) for s in shapes for f in ("bf16", "q4")],
@@ -78,7 +80,7 @@ def main() -> None:
         "step": lambda: [step(s) for s in shapes],  # type: ignore[func-returns-value]
         "ahead": lambda: [ahead(s) for s in shapes],  # type: ignore[func-returns-value]
         "products": lambda: [products(s) for s in shapes],  # type: ignore[func-returns-value]
-        "prompt": lambda: [prompt(s) for s in shapes],  # type: ignore[func-returns-value]
+        "prompt": lambda: [prompt(s, int(c)) for s in shapes for c in args.chunks.split(",")],  # type: ignore[func-returns-value]
         "trace": lambda: [trace(s) for s in shapes],  # type: ignore[func-returns-value]
     }
     for name in args.stages:

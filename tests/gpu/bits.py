@@ -42,7 +42,7 @@ def bits_products(shapes: list[str], cases: int) -> int:
         _, name, n, k, epilogue = pool[case % len(pool)]
         w = weight(2 * n if epilogue is Epilogue.GATED else n, k, 0)
         bm = int(rng.choice(list(CANDIDATES) if name != "head" else [16, 32, 64, 128]))
-        low, high = {16: (1, 16), 32: (17, 32), 64: (33, 64), 128: (65, 128), 256: (129, 700)}[bm]
+        low, high = {16: (1, 16), 32: (17, 32), 64: (33, 64), 128: (65, 128), 512: (129, 700)}[bm]
         rows = int(rng.integers(low, high + 1))
         group = [t for t in candidates(bm, n, processors) if k % t.bk == 0 and fits(t, epilogue)]
         tile = group[int(rng.integers(len(group)))]

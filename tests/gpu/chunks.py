@@ -12,7 +12,10 @@ from kernels.gpu.attention import SPLIT, TILE_ROWS, AttentionScratch, TileForm, 
 from kernels.gpu.rotary import HeadShape, RowTables
 from tests.gpu.setting import SHAPES, graph_ms, row
 
-FORMS = (TileForm(128, 8, 2), TileForm(128, 8, 1), TileForm(128, 4, 2), TileForm(64, 8, 2), TileForm(64, 4, 2))
+FORMS = (
+    TileForm(128, 8, 2), TileForm(128, 8, 1), TileForm(128, 4, 2), TileForm(64, 8, 2), TileForm(64, 4, 2),
+    TileForm(64, 4, 1),
+)  # fmt: skip
 
 
 class Chunk:

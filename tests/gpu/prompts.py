@@ -62,7 +62,7 @@ class Reader:
         return found
 
 
-def prompt(shape: str, chunk: int = 2048, length: int = 8192) -> None:
+def prompt(shape: str, chunk: int, length: int = 8192) -> None:
     config = SHAPES[shape]
     reader = Reader(config, chunk, length)
     flop = 2.0 * (reader.program.weight_bytes() / 2 - 2 * config.vocab * config.hidden) * length
@@ -72,9 +72,10 @@ def prompt(shape: str, chunk: int = 2048, length: int = 8192) -> None:
     for label, plan in {"served": served, **{str(m): LaunchPlan(m, m) for m in LaunchMode}}.items():
         reader.program.launches = plan
         ms = reader.captured()
+        products, both = flop / ms / 1e9, (flop + seen) / ms / 1e9
         row(
-            f"prompt {shape} {label} ({plan.mode(chunk)}), graphs: {ms:.1f} ms, {length / ms * 1e3:.0f} tok/s, "
-            f"products {flop / ms / 1e9:.0f} TFLOP/s, with attention {(flop + seen) / ms / 1e9:.0f}"
+            f"prompt {shape} chunks of {chunk} {label} ({plan.mode(chunk)}), graphs: {ms:.1f} ms, "
+            f"{length / ms * 1e3:.0f} tok/s, products {products:.0f} TFLOP/s, with attention {both:.0f}"
         )
         if plan is not served:
             _by_kernel(shape, config, length, str(plan.mode(chunk)), reader.kernels())

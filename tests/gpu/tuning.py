@@ -1,4 +1,4 @@
-"""Measures the products' tiles on this card: all candidates, or those alone that finish a part of themselves."""
+"""Measures the products' tiles on this card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernels.gpu import tiles
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.tile_cache import tile_for
 from kernels.gpu.tiles import Tile
-from kernels.gpu.tuning import CANDIDATES, candidates, fits
+from kernels.gpu.tuning import candidates, fits, measured_rows
 from tests.gpu.setting import (
     SHAPES,
     forget_weights,
@@ -47,14 +47,14 @@ def processors() -> int:
     return torch.cuda.get_device_properties(0).multi_processor_count
 
 
-def wanted(shapes: list[str], *, shared: bool) -> list[tuple[Tile, str]]:
-    """The tiles to measure for the shapes' products; where `shared`, only those that finish a part of themselves."""
+def wanted(shapes: list[str], classes: tuple[int, ...]) -> list[tuple[Tile, str]]:
+    """The tiles to measure for the shapes' products."""
     jobs: dict[tuple[Tile, str], None] = {}
     for shape in shapes:
         for _, n, _, epilogue in matrices(SHAPES[shape]):
-            for rows in CANDIDATES:
-                for tile in candidates(rows, n, processors()):
-                    if fits(tile, epilogue) and (tile.share or not shared):
+            for row_class in classes:
+                for tile in candidates(row_class, n, processors()):
+                    if fits(tile, epilogue):
                         jobs[tile, str(epilogue)] = None
     return list(jobs)
 
@@ -88,67 +88,42 @@ def product_ms(n: int, k: int, epilogue: Epilogue, rows: int, tile: Tile | None)
     return graph_ms(work, 9 if rows <= 128 else 5) / copies
 
 
-def tune(shapes: list[str], out: Path | None) -> None:
-    precompile(wanted(shapes, shared=False))
-    table = tiles.TABLES.setdefault(torch.cuda.get_device_name(), {})
+def tune(shapes: list[str], out: Path | None, classes: tuple[int, ...] = tiles.CLASSES) -> None:
+    """Every candidate of the classes; the fastest serve the stages after this one. Lines for `tile_data` where it gains
+    2 % over the tile chosen before."""
+    precompile(wanted(shapes, classes))
+    card = torch.cuda.get_device_name()
+    table = tiles.TABLES.setdefault(card, {})
     lines: list[str] = []
     for shape in shapes:
         for name, n, k, epilogue in matrices(SHAPES[shape]):
             gigabytes = n * k * 2 * (2 if epilogue is Epilogue.GATED else 1) / 1e9
             report = []
-            for bm in tiles.CLASSES:
-                group = candidates(max(bm, 16), n, processors())
-                if name == "head" and bm == 256:
+            for bm in classes:
+                if name == "head" and bm > 128:
                     continue
-                test_rows = (1,) if bm == 2 else (2048,) if bm == 256 else (bm,)
-                scores: list[tuple[float, Tile, list[float]]] = []
-                for tile in group:
+                rows = measured_rows(bm)
+                chosen = tile_for(card, rows, n, k, epilogue)
+                scores: list[tuple[float, Tile]] = []
+                for tile in dict.fromkeys([chosen, *candidates(bm, n, processors())]):
                     if k % tile.bk or not fits(tile, epilogue):
                         continue
                     try:
-                        times = [product_ms(n, k, epilogue, r, tile) for r in test_rows]
+                        scores.append((product_ms(n, k, epilogue, rows, tile), tile))
                     except Exception as error:  # noqa: BLE001 - the other candidates still count
                         say(f"{shape} {name} {tile}: {type(error).__name__} {str(error)[:100]}")
-                        continue
-                    scores.append((sum(times), tile, times))
+                now = {tile: ms for ms, tile in scores}.get(chosen, float("inf"))
                 scores.sort(key=lambda s: s[0])
-                table[n, k, str(epilogue), bm] = scores[0][1]
-                cublas = [product_ms(n, k, epilogue, r, None) for r in test_rows]
-                if bm == 256:
-                    flop = gigabytes * 1e9 * 2048
-                    report.append(f"2048r {flop / scores[0][2][0] / 1e9:.0f}/{flop / cublas[0] / 1e9:.0f} TF")
-                else:
-                    for r, ours, theirs in zip(test_rows, scores[0][2], cublas, strict=True):
-                        report.append(f"{r}r {gigabytes / ours:.2f}/{gigabytes / theirs:.2f}")
-                for total, tile, times in scores:
-                    lines.append(f"{shape} {name} {bm} {total:.4f} {times} {tile}")
-            row(f"tile {shape} {name} {n}x{k} ours/cuBLAS TB/s: " + ", ".join(report))
+                best, tile = scores[0]
+                table[n, k, str(epilogue), bm] = tile
+                cublas = product_ms(n, k, epilogue, rows, None)
+                unit, size = ("TF", gigabytes * rows) if bm > 128 else ("TB/s", gigabytes)
+                report.append(f"{rows}r {size / best:.3g}/{size / now:.3g}/{size / cublas:.3g} {unit}")
+                lines += [f"{shape} {name} {bm} {ms:.4f} {tile}" for ms, tile in scores]
+                if best < 0.98 * now:
+                    say(f"        {(n, k, str(epilogue), bm, *astuple(tile))},")
+            row(f"tile {shape} {name} {n}x{k} best/chosen/cuBLAS: " + ", ".join(report))
     forget_weights()
     if out is not None:
         (out / "tune.txt").write_text("\n".join(lines))
         (out / "tiles.json").write_text(json.dumps([[*key, asdict(t)] for key, t in table.items()]))
-
-
-def tune_shared(shapes: list[str]) -> None:
-    """Tiles that finish a part of themselves against the chosen ones; lines for `tile_data` where they gain 2 %."""
-    precompile(wanted(shapes, shared=True))
-    name = torch.cuda.get_device_name()
-    for shape in shapes:
-        for what, n, k, epilogue in matrices(SHAPES[shape]):
-            for bm in (c for c in tiles.CLASSES if c <= 128 and what != "head"):
-                rows = 1 if bm == 2 else bm
-                group = [t for t in candidates(max(bm, 16), n, processors()) if t.share and fits(t, epilogue)]
-                scores = sorted((product_ms(n, k, epilogue, rows, t), i) for i, t in enumerate(group) if k % t.bk == 0)
-                chosen = tile_for(name, rows, n, k, epilogue)
-                now = product_ms(n, k, epilogue, rows, chosen)
-                if not scores:
-                    continue
-                best = group[scores[0][1]]
-                cublas = product_ms(n, k, epilogue, rows, None)
-                row(
-                    f"shared {shape} {what} {n}x{k} {rows} rows: {best.outputs} of {best} {scores[0][0] * 1e3:.2f} us, "
-                    f"chosen {now * 1e3:.2f}, cuBLAS {cublas * 1e3:.2f}"
-                )
-                if scores[0][0] < 0.98 * now:
-                    say(f"        {(n, k, str(epilogue), bm, *astuple(best))},")
-    forget_weights()

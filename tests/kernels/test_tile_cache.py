@@ -49,6 +49,15 @@ def test_without_a_file_the_tables_that_ship_serve() -> None:
     assert packed_tile_for(CARD, 5, 4096, 4096, "q4-add") is None
 
 
+def test_a_chunk_that_was_not_measured_takes_the_tile_of_larger_passes() -> None:
+    assert tile_for(CARD, 300, 4096, 4096, "add") == tile_for(CARD, 2048, 4096, 4096, "add")
+    own = Tile(128, 128, 64, 8, 3)
+    write(path_for(CARD), Measured({(4096, 4096, "add", 512): own}, {}))
+    measured_here.cache_clear()
+    assert tile_for(CARD, 300, 4096, 4096, "add") == own
+    assert tile_for(CARD, 2048, 4096, 4096, "add") == TABLES[CARD][4096, 4096, "add", 4096]
+
+
 def test_the_file_is_the_cards_and_its_compilers() -> None:
     name = path_for("NVIDIA A/B 3").name
     assert name.startswith("NVIDIA-A-B-3-torch-")
