@@ -48,8 +48,8 @@ class Engine:
         self._parts = parts or Parts()
         self._clock = self._parts.clock
         self._inbox = Inbox(config.queue_limit)
-        self._publisher = Publisher(config.parallel, self._clock, self._parts.probe())
         self._ledger = open_ledger(config, self._parts.wall)
+        self._publisher = Publisher(config.parallel, self._clock, self._parts.probe(), self._ledger)
         self._state: EngineState | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()

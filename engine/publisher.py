@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine import snapshot
+from engine.ledger.writer import Ledger
 from engine.memory.probe import MemoryProbe
-from engine.protocol import Health, Loading
+from engine.protocol import Health, LedgerState, Loading
 from engine.state import Clock, EngineState
 
 PUBLISH_EVERY_S = 0.1
@@ -24,11 +25,13 @@ class _Published:
 class Publisher:
     """Holds one immutable snapshot. `loading`, `serve` and `publish` belong to the engine thread, `read` to anyone."""
 
-    def __init__(self, requested: int, clock: Clock, probe: MemoryProbe) -> None:
-        """`requested` slots were asked for; `probe` shows the memory while nothing is loaded."""
+    def __init__(self, requested: int, clock: Clock, probe: MemoryProbe, ledger: Ledger | None) -> None:
+        """`requested` slots were asked for; `probe` shows the memory while nothing is loaded, `ledger` is the one that
+        is kept."""
         self._requested = requested
         self._clock = clock
         self._probe = probe
+        self._ledger = ledger
         self._started = clock()
         self._state: EngineState | None = None
         self.loading(Loading(stage="starting", done_bytes=0, total_bytes=0, eta_s=None))
@@ -66,4 +69,5 @@ class Publisher:
 
     def _before_serving(self, loading: Loading) -> Health:
         uptime = self._clock() - self._started
-        return snapshot.before_serving(self._requested, loading, self._probe.read(), uptime)
+        ledger = LedgerState() if self._ledger is None else self._ledger.state()
+        return snapshot.before_serving(self._requested, loading, self._probe.read(), uptime, ledger)

@@ -282,9 +282,13 @@ def queued(job: Job, now: float, window: int) -> protocol.Queued:
 
 
 def before_serving(
-    requested: int, loading: protocol.Loading, reading: MemoryReading, uptime_s: float
+    requested: int,
+    loading: protocol.Loading,
+    reading: MemoryReading,
+    uptime_s: float,
+    ledger: protocol.LedgerState,
 ) -> protocol.Health:
-    """The snapshot while the model loads: nothing is there but the memory and the progress."""
+    """The snapshot while the model loads: nothing is there but the memory, the ledger and the progress."""
     return protocol.Health(
         status=Status.LOADING,
         version=version(),
@@ -330,6 +334,7 @@ def before_serving(
         cache={},
         roles=[],
         speculation=protocol.Speculation(drafters=[], rounds=0, drafted=0, accepted=0),
+        ledger=ledger,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kernels.linking import link_torch
 from kernels.program import Ops, Program
 
 SETTING = "TANDEM_CPU_BACKEND"
@@ -44,6 +45,7 @@ def native(defines: tuple[str, ...] = ()) -> BackendChoice:
 
 def torch(reason: str) -> BackendChoice:
     """The torch kernels, for the reason given."""
+    link_torch()
     from kernels.cpu.torch_ops import TorchRecorder
 
     return BackendChoice("torch", reason, TorchRecorder)

@@ -2,11 +2,13 @@
 
 Modes: `hello` answers at once; `hold` streams one piece and then waits for its client or the drain's end; `slow` ends
 its stream once the drain has begun and DIR holds a file `finish`; `broken` fails to load; `compiling` is never done
-loading; `opening` never gets as far as an engine.
+loading; `garbage` says whether garbage is searched for while it loads, and then; `opening` never gets as far as an
+engine.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -45,7 +47,15 @@ class Owned(ScriptedEngine):
             return threading.Event().wait(timeout_s)
         if self._mode == "broken":
             raise ValueError("the file's magic is wrong:\nnot a model")
+        if self._mode == "garbage":
+            print("searching" if gc.isenabled() else "not searching", flush=True)
+            threading.Thread(target=self._say_when_settled, daemon=True).start()
         return True
+
+    def _say_when_settled(self) -> None:
+        while not gc.isenabled():
+            time.sleep(0.01)
+        print("searching among what is new" if gc.get_freeze_count() else "searching", flush=True)
 
     def close(self, timeout_s: float) -> None:
         print("closed", flush=True)

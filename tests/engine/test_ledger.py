@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import EngineConfig
 from engine.counters import Ending
 from engine.inbox import cancelled
 from engine.ledger.reader import Search
 from engine.ledger.writer import Ledger
+from engine.loop import Engine
 from engine.protocol import Finish, LedgerRow
 from engine.request import Failed, RequestError
 from engine.rows import RowBatch
@@ -45,6 +47,12 @@ def rows(r: Rig) -> list[LedgerRow]:
     ended = sum((totals.served, totals.refused, totals.errors, totals.timeouts, totals.abandoned, totals.cancelled))
     assert wait_until(lambda: r.engine._serving().ledger.state().written == ended)  # type: ignore[union-attr]
     return reader.page(Search()).rows[::-1]
+
+
+def test_while_the_model_loads_the_ledger_is_said_to_be_kept(tmp_path: Path) -> None:
+    config = EngineConfig(model=Path("fake"), model_name="fake", state_dir=tmp_path)
+    for days, kept in ((30.0, True), (0.0, False)):
+        assert Engine(replace(config, ledger_days=days)).health().ledger.enabled is kept
 
 
 def test_a_whole_answer(kept: Make) -> None:

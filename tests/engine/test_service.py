@@ -124,6 +124,13 @@ def test_a_signal_while_a_compiler_runs(tmp_path: Path) -> None:
         assert process.communicate()[0] == "closed\n"
 
 
+def test_no_search_for_garbage_stops_the_threads_while_the_model_loads(tmp_path: Path) -> None:
+    with service(tmp_path, "garbage") as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "not searching\n"
+        assert process.stdout.readline() == "searching among what is new\n"
+
+
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
     done = subprocess.run(command(tmp_path, "broken"), capture_output=True, text=True, timeout=LONG_S, check=False)
     assert done.returncode == 1

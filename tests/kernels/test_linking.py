@@ -1,0 +1,57 @@
+"""Torch's library comes into the process while other threads run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.patience import LONG_S
+
+# Its constructor is done once somebody has written to the pipe.
+SLOW = """
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void begin(void) {
+    char one;
+    int pipe = open(PIPE, O_RDONLY);
+    if (read(pipe, &one, 1) != 1) _exit(3);
+    close(pipe);
+}
+"""
+WRITE_MEANWHILE = """
+import os, sys, threading
+from pathlib import Path
+from kernels.linking import link
+def write():
+    with open(sys.argv[2], "wb", buffering=0) as pipe:
+        pipe.write(b"x")
+threading.Thread(target=write, daemon=True).start()
+assert link(Path(sys.argv[1]), os.RTLD_LAZY)
+"""
+LINKED = """
+import os, sys
+from kernels.linking import link_torch
+link_torch()
+assert "torch" not in sys.modules
+maps = open("/proc/self/maps").read()
+assert "libtorch_cpu.so" in maps
+assert os.environ["GOMP_SPINCOUNT"]
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_other_threads_run_while_a_library_begins(tmp_path: Path) -> None:
+    pipe, source, library = tmp_path / "pipe", tmp_path / "slow.c", tmp_path / "slow.so"
+    os.mkfifo(pipe)
+    source.write_text(SLOW)
+    subprocess.run(["cc", "-shared", "-fPIC", f'-DPIPE="{pipe}"', str(source), "-o", str(library)], check=True)
+    subprocess.run([sys.executable, "-c", WRITE_MEANWHILE, str(library), str(pipe)], check=True, timeout=LONG_S)
+
+
+def test_torchs_library_is_there_before_torch() -> None:
+    subprocess.run([sys.executable, "-c", LINKED], check=True)
