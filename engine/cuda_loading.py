@@ -21,6 +21,7 @@ from engine.protocol import Loading, WeightForm
 from engine.runner import Runner
 from engine.state import KvMemory
 from kernels.forms import Form, RawTensor
+from kernels.gpu.tiles import row_counts
 
 MAX_ROWS = 512
 """Rows of a prompt chunk where no setting names them: a card reads many rows as fast as few."""
@@ -112,7 +113,8 @@ def load_on_card(
         runner = opened.runner(config, tensors, max_rows=max_rows, positions=positions)
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         raise _refusal(card, baseline, error) from error
-    sizes = [(slots, 1) for slots in _powers(parallel)] + [(1, rows) for rows in _powers(max_rows) if rows > 1]
+    sizes = [(slots, 1) for slots in _powers(parallel)]
+    sizes += [(1, min(rows, max_rows)) for rows in row_counts(max_rows)[1:]]
     for done, (slots, rows) in enumerate(sizes):
         progress(Loading(stage="compiling kernels", done_bytes=done, total_bytes=len(sizes), eta_s=None))
         try:

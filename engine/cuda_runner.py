@@ -12,13 +12,17 @@ from engine.models import llama
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.protocol import WeightForm
 from engine.rows import RowBatch, SlotRows, pack
-from engine.runner import KvAddresses, check_batch
+from engine.runner import KvAddresses, Outcome, check_batch
+from kernels.draws import Draw, make_draw
 from kernels.forms import Form, RawTensor
 from kernels.gpu import nvrtc
 from kernels.gpu.kv_moves import move_rows
 from kernels.gpu.program import CudaOps
 from kernels.gpu.replay import CudaProgram
 from kernels.gpu.weights import FileWeights
+
+_ANY_DRAW = make_draw(0.5, 1.0, top_k=2, top_p=0.5, min_p=0.0)
+"""A draw that takes every kernel."""
 
 
 class CudaRunner:
@@ -62,6 +66,7 @@ class CudaRunner:
         self._base = np.array([[kv.base(slot, t) for t in tensors] for slot in range(slots)], np.uint64)
         self._device_base = torch.from_numpy(self._base.view(np.int64)).to(self._device)
         self._windows = np.array([kv.window(slot) for slot in range(slots)], np.int64)
+        self.program.foresee(self._base, int(self._windows.max()))
 
     def forward(self, batch: RowBatch) -> NDArray[np.float32]:
         if self._base is None:
@@ -69,11 +74,11 @@ class CudaRunner:
         check_batch(batch, self.max_rows, self.vocab_size, self._windows)
         return self.program.run(batch, self._base)
 
-    def forward_best(self, batch: RowBatch) -> NDArray[np.int32]:
+    def forward_draw(self, batch: RowBatch, draws: Sequence[Draw | None]) -> list[Outcome]:
         if self._base is None:
             raise RuntimeError("forward before attach")
         check_batch(batch, self.max_rows, self.vocab_size, self._windows)
-        return self.program.run_best(batch, self._base)
+        return self.program.run_draws(batch, self._base, draws)
 
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
         if self._base is None:
@@ -96,7 +101,8 @@ class CudaRunner:
         Call it before the first forward."""
         held = [torch.zeros(rows * t.row_bytes, dtype=torch.uint8, device=self._device) for t in self.layout.tensors]
         base = np.array([[t.data_ptr() for t in held]] * slots, np.uint64)
-        self.program.run_best(pack([SlotRows(s, 0, [0] * rows, logits=(rows - 1,)) for s in range(slots)]), base)
+        batch = pack([SlotRows(s, 0, [0] * rows, logits=(rows - 1,)) for s in range(slots)])
+        self.program.run_draws(batch, base, [_ANY_DRAW] * slots)
 
     def workspace_bytes(self) -> int:
         return self.program.workspace_bytes()

@@ -20,7 +20,8 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How logits become a token. Temperature below 1e-5 is greedy; `top_k` 0 and `top_p` 1 keep everything.
+    """How logits become a token. A temperature below 1e-5 or `top_k` 1 is greedy; `top_k` 0 and `top_p` 1 keep
+    everything.
 
     The noise of a sampled token is keyed by (seed, choice, position) alone, so a seeded request writes the same
     text whatever runs beside it.
@@ -38,7 +39,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature < 1e-5
+        return self.temperature < 1e-5 or self.top_k == 1
 
 
 @dataclass(frozen=True, slots=True)

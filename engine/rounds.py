@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.counters import Ending
 from engine.deadlines import MEMORY_RETRY_S
 from engine.job import Choice
@@ -18,13 +15,10 @@ from engine.lifecycle import Lifecycle
 from engine.protocol import LaneState
 from engine.request import FinishReason, Reading, RequestError
 from engine.rows import SlotRows, pack
+from engine.runner import Outcome
 from engine.sampling import NonFiniteLogits
 from engine.scheduler import Reader, choose_reader, chunk_end
 from engine.state import EngineState
-
-Logits = NDArray[np.float32]
-Outcome = Logits | int
-"""A row of logits, or the id of the largest of them, -1 where that is not finite."""
 
 
 class Rounds:
@@ -106,8 +100,9 @@ class Rounds:
         if not last:
             self._state.pool.ahead(slot.id, chunk_end(end, choice.prompt_len, self._state.chunk))
         share = SlotRows(slot.id, start, choice.path[start:end], logits=(end - start - 1,) if last else ())
+        draws = [choice.sampler.draw(len(choice.path))] if last else []
         try:
-            logits = self._state.model.runner.forward(pack((share,)))
+            outcomes = self._state.model.runner.forward_draw(pack((share,)), draws)
         except Exception as error:  # noqa: BLE001 - whatever the pass raises ends this request alone
             self._broke(choice, error)
             return
@@ -119,7 +114,7 @@ class Rounds:
         self._state.reading = None
         self._state.memory.ledger.credit_workspace(slot.id)
         choice.phase = LaneState.DECODING
-        reason = self._take_token(choice, logits[0])
+        reason = self._take_token(choice, outcomes[0])
         if reason is not None:
             self._lifecycle.finish(choice, reason)
 
@@ -149,19 +144,16 @@ class Rounds:
         return True
 
     def _forward_round(self, choices: Sequence[Choice]) -> list[tuple[Choice, Outcome]]:
-        """Each choice's row of logits, or where all of them want no more, the id of its largest.
+        """Each choice's next token, or its row of logits where drawing takes more.
 
         Where the joint pass raises, each slot runs alone, so that the one at fault shows itself; a row's result does
         not depend on its company, so the others lose nothing. A choice that ended with an earlier one of its request
         has no pages to write to any more.
         """
         batch = pack([_next_row(c) for c in choices])
-        outcomes: Sequence[Outcome]
+        draws = [c.sampler.draw(len(c.path)) for c in choices]
         try:
-            if all(c.sampler.wants_best for c in choices):
-                outcomes = self._state.model.runner.forward_best(batch).tolist()
-            else:
-                outcomes = list(self._state.model.runner.forward(batch))
+            outcomes = self._state.model.runner.forward_draw(batch, draws)
         except Exception as error:  # noqa: BLE001 - whatever the pass raises must not end the other requests
             if len(choices) == 1:
                 self._broke(choices[0], error)
@@ -174,7 +166,7 @@ class Rounds:
         """Draw the next token from its row's outcome and send it; why the choice is complete now, if it is."""
         try:
             sampler = choice.sampler
-            drawn = sampler.take_best(row, choice.path) if isinstance(row, int) else sampler.sample(row, choice.path)
+            drawn = sampler.take(row, choice.path) if isinstance(row, int) else sampler.sample(row, choice.path)
             choice.path.append(drawn.token)
             gap = choice.token_came(self._state.clock())
             if gap is not None:

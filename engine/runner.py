@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 from engine.kv.layout import KvLayout
 from engine.rows import RowBatch
+from kernels.draws import Draw, draw_token
+
+Outcome = NDArray[np.float32] | int
+"""What a row's logits came to: the token drawn from them, -1 where one is no number or the largest is not finite; or
+the logits themselves."""
 
 
 class KvAddresses(Protocol):
@@ -46,9 +51,10 @@ class Runner(Protocol):
         committed every KV row that the batch writes."""
         ...
 
-    def forward_best(self, batch: RowBatch) -> NDArray[np.int32]:
-        """Compute all rows as `forward` does; return the lowest id of the largest logit for each of `batch.logit_rows`,
-        or -1 where a logit is no number or the largest is not finite. The array is a view as there."""
+    def forward_draw(self, batch: RowBatch, draws: Sequence[Draw | None]) -> list[Outcome]:
+        """Compute all rows as `forward` does, and draw a token from the logits of each of `batch.logit_rows` by its
+        entry of `draws`, by the rule of `kernels.draws`; where that is None, the outcome is the row of logits, a view
+        as there."""
         ...
 
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
@@ -64,11 +70,16 @@ class Runner(Protocol):
         ...
 
 
-def best_of(logits: NDArray[np.float32]) -> NDArray[np.int32]:
-    """What `Runner.forward_best` returns, from logits (rows, vocabulary)."""
-    best: NDArray[np.int32] = logits.argmax(axis=1).astype(np.int32)
-    best[~np.isfinite(logits[np.arange(len(logits)), best])] = -1
-    return best
+def drawn(logits: NDArray[np.float32], draws: Sequence[Draw | None]) -> list[Outcome]:
+    """What `Runner.forward_draw` returns, from logits (rows, vocabulary) on the host."""
+    outcomes: list[Outcome] = []
+    for row, draw in zip(logits, draws, strict=True):
+        if draw is None:
+            outcomes.append(row)
+        else:
+            best = int(row.argmax())
+            outcomes.append(draw_token(row, best, draw) if np.isfinite(row[best]) else -1)
+    return outcomes
 
 
 def check_batch(batch: RowBatch, max_rows: int, vocab_size: int, windows: NDArray[np.int64]) -> None:

@@ -1,25 +1,23 @@
-"""Logits to token: one `Sampler` a sequence, plain numpy, each row by itself.
+"""Logits to token: one `Sampler` a sequence, each row by itself.
 
 A draw depends on its row's logits, the request's parameters, the path before it and its position, so a row sampled in a
-joint round, alone, or as a node of a tree gives the same token. Order of the steps: penalties and bias on the raw
-logits, temperature, top_k, top_p (over what top_k kept), min_p, then one uniform number through the inverse of the
-cumulative distribution. Kept tokens are taken in a fixed order: from the most to the least likely, ties to the lowest
-id; where nothing is cut, by id.
+joint round, alone, or as a node of a tree gives the same token, on a host or on a device. Order of the steps: penalties
+and bias on the raw logits, then the rule of `kernels.draws`: temperature, top_k, top_p (over what top_k kept), min_p,
+and one uniform number through the inverse of the cumulative distribution by id.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.request import SamplingParams, TokenLogprob
+from kernels.draws import GREEDY, Draw, draw_token, make_draw, top_ids
 
-_BLOCK = 256
-_FIRST_NUCLEUS = 256
 _MASK64 = (1 << 64) - 1
 
 
@@ -55,17 +53,21 @@ class Sampler:
         self._logprobs = logprobs
         self._shaped = _shapes(params)
         self._history = _History(prompt_len) if _penalises(params) else None
+        self._rule = (
+            GREEDY
+            if params.greedy
+            else make_draw(0.0, params.temperature, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p)
+        )
         self._bias_ids = np.array([token for token, _ in params.logit_bias], np.int64)
         self._bias = np.array([bias for _, bias in params.logit_bias], np.float32)
 
-    @property
-    def wants_best(self) -> bool:
-        """Whether the largest logit alone decides: greedy, nothing penalised or biased, no log-probabilities."""
-        return self._params.greedy and not self._shaped and self._logprobs is None
+    def draw(self, position: int) -> Draw | None:
+        """How the token at `position` is drawn from its row's logits alone; None where that takes more: penalties, a
+        bias, or log-probabilities, for which `sample` needs the row."""
+        return None if self._shaped or self._logprobs is not None else self._draw(position)
 
-    def take_best(self, token: int, path: Sequence[int]) -> Sampled:
-        """What `sample` draws where `wants_best`, from the id that `Runner.forward_best` gave. Raises
-        NonFiniteLogits."""
+    def take(self, token: int, path: Sequence[int]) -> Sampled:
+        """What `sample` draws, from the id that the runner drew by `draw`. Raises NonFiniteLogits."""
         if token < 0:
             raise NonFiniteLogits(f"the model's logits at position {len(path)} are not finite")
         return Sampled(token)
@@ -80,7 +82,7 @@ class Sampler:
         best = int(shaped.argmax())
         if not math.isfinite(shaped[best]):
             raise NonFiniteLogits(f"the model's logits at position {len(path)} are not finite")
-        token = best if self._params.greedy else self._draw(shaped, best, len(path))
+        token = draw_token(shaped, best, self._draw(len(path)))
         if self._logprobs is None:
             return Sampled(token)
         return Sampled(token, token_logprob(logits, token, self._logprobs))
@@ -101,32 +103,10 @@ class Sampler:
             np.add.at(shaped, self._bias_ids, self._bias)
         return shaped
 
-    def _draw(self, logits: NDArray[np.float32], best: int, position: int) -> int:
-        params = self._params
-        noise = uniform(params.seed, self._choice, position)
-        scale = 1.0 / params.temperature
-        vocab = len(logits)
-        top = float(logits[best])
-        cuts = params.top_k > 0 or params.top_p < 1.0
-        if not cuts and params.min_p <= 0.0:
-            return _draw_full(logits, top, scale, noise)
-        if params.top_k > 0:
-            ids = top_ids(logits, min(params.top_k, vocab))
-            weights = _weights(logits[ids], top, scale)
-            if params.top_p < 1.0:
-                ids, weights = _nucleus(ids, weights, params.top_p * float(weights.sum()))
-        elif params.top_p < 1.0:
-            ids, weights = _nucleus_of_all(logits, top, scale, params.top_p)
-        else:
-            ids = np.flatnonzero(logits >= top + math.log(params.min_p) / scale)
-            ids = ids[np.argsort(-logits[ids], kind="stable")]
-            weights = _weights(logits[ids], top, scale)
-        if cuts and params.min_p > 0.0:
-            kept = max(1, int(np.count_nonzero(weights >= params.min_p)))
-            ids, weights = ids[:kept], weights[:kept]
-        cumulative = weights.cumsum()
-        drawn = int(cumulative.searchsorted(noise * cumulative[-1], side="right"))
-        return int(ids[min(drawn, len(ids) - 1)])
+    def _draw(self, position: int) -> Draw:
+        if self._rule.greedy:
+            return self._rule
+        return replace(self._rule, noise=uniform(self._params.seed, self._choice, position))
 
 
 def token_logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprob:
@@ -135,61 +115,6 @@ def token_logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLog
     norm = peak + math.log(float(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
     best = tuple((int(i), float(logits[i]) - norm) for i in top_ids(logits, min(top, len(logits)))) if top else ()
     return TokenLogprob(token, float(logits[token]) - norm, best)
-
-
-def top_ids(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Ids of the `k` largest logits, largest first, ties to the lowest id.
-
-    The k-th largest of the column maxima of any k or more columns is a lower bound of the k-th largest logit, which
-    leaves few candidates to sort.
-    """
-    columns = len(logits) // 64
-    pool = logits[: columns * 64].reshape(64, columns).max(axis=0) if k < columns else logits
-    ids = np.flatnonzero(logits >= np.partition(pool, len(pool) - k)[len(pool) - k])
-    return ids[np.argsort(-logits[ids], kind="stable")[:k]]
-
-
-def _weights(logits: NDArray[np.float32], top: float, scale: float) -> NDArray[np.float64]:
-    """Unnormalised probabilities; the most likely token has weight 1."""
-    return np.exp((logits.astype(np.float64) - top) * scale)
-
-
-def _nucleus(
-    ids: NDArray[np.int64], weights: NDArray[np.float64], mass: float
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The shortest head of `ids` (most likely first) whose weights reach `mass`; at least one."""
-    kept = int(weights.cumsum().searchsorted(mass, side="left")) + 1
-    return ids[:kept], weights[:kept]
-
-
-def _nucleus_of_all(
-    logits: NDArray[np.float32], top: float, scale: float, top_p: float
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The nucleus of a whole row. Tries the few most likely tokens first, since they mostly hold it."""
-    mass = top_p * float(np.exp((logits - np.float32(top)) * np.float32(scale)).sum(dtype=np.float64))
-    vocab = len(logits)
-    k = min(_FIRST_NUCLEUS, vocab)
-    while True:
-        ids = top_ids(logits, k)
-        weights = _weights(logits[ids], top, scale)
-        if k == vocab or float(weights.sum()) >= mass:
-            return _nucleus(ids, weights, mass)
-        k = min(k * 8, vocab)
-
-
-def _draw_full(logits: NDArray[np.float32], top: float, scale: float, noise: float) -> int:
-    """Inverse of the cumulative distribution over the whole vocabulary by id, in two steps: the block, then within."""
-    weights = np.exp((logits - np.float32(top)) * np.float32(scale))
-    starts = np.arange(0, len(weights), _BLOCK)
-    blocks = np.add.reduceat(weights, starts, dtype=np.float64).cumsum()
-    target = noise * blocks[-1]
-    block = min(int(blocks.searchsorted(target, side="right")), len(blocks) - 1)
-    before = float(blocks[block - 1]) if block else 0.0
-    within = weights[block * _BLOCK : (block + 1) * _BLOCK].cumsum(dtype=np.float64)
-    drawn = int(within.searchsorted(target - before, side="right"))
-    if drawn == len(within):  # rounding put the target past the block's own sum: its last possible token
-        drawn = int(np.flatnonzero(within < within[-1])[-1]) + 1 if within[0] < within[-1] else 0
-    return block * _BLOCK + drawn
 
 
 def _penalises(params: SamplingParams) -> bool:

@@ -68,7 +68,8 @@ def _merge(top, total, acc, split_top, split_total, split_acc):
     return new_top, total * old + split_total * new, acc * old[:, None] + split_acc * new[:, None]
 
 
-@triton.jit
+# A round at another length must not compile anew.
+@triton.jit(do_not_specialize=["max_splits"])
 def _rows_kernel(
     q_ptr,
     row_ptr,
@@ -138,7 +139,8 @@ def _rows_kernel(
         tl.store(acc_ptr + part[:, None] * DIM + dims[None, :], acc, mask=member_live[:, None])
 
 
-@triton.jit
+# A round at another length must not compile anew.
+@triton.jit(do_not_specialize=["max_splits"])
 def _merge_kernel(
     top_ptr,
     total_ptr,

@@ -3,7 +3,7 @@ upload."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from kernels.gpu.attention import SPLIT, TILE_ROWS
 from kernels.gpu.rotary import RowTables
-from kernels.gpu.tiles import bucket
+from kernels.gpu.tiles import MAX_SKINNY_ROWS, bucket, row_counts
 from kernels.program import PassRows
 
 MIN_TILE = 17
 """Rows of a chain from which on a tile beats single rows: below it the tile would be mostly padding."""
 _PATH_PER_ROW = 64
+_MIN_SPLITS = 4
+_FORESEEN_PARTS = 2048
+"""Rows times splits of the largest round that is foreseen: its partial results take 32 MB at 32 heads of 128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,27 @@ class PassTables:
 
 def _power(n: int) -> int:
     return 1 << (n - 1).bit_length() if n else 0
+
+
+def _splits(longest: int) -> int:
+    return max(_MIN_SPLITS, _power(-(-longest // SPLIT)))
+
+
+def foreseen(slots: int, window: int, max_rows: int) -> list[PassShape]:
+    """The shapes that an engine of `slots` slots of up to `window` rows will meet: rounds of a row a slot at every
+    length, then prompts and chunks of them, of up to `max_rows` rows, with and without logits."""
+    most = _splits(window)
+    widths = [r for r in row_counts(slots) if r <= MAX_SKINNY_ROWS]
+    lengths = [s for s in (_MIN_SPLITS << i for i in range(most.bit_length())) if s <= most]
+    shapes = [PassShape(r, r, s, 0, r) for r in widths for s in lengths if r * s <= _FORESEEN_PARTS]
+    for rows in row_counts(max_rows):
+        if rows < MIN_TILE:
+            shapes.append(PassShape(rows, rows, _MIN_SPLITS, 0, 1))
+        else:
+            tiles = _power(-(-rows // TILE_ROWS))
+            shapes.append(PassShape(rows, 0, 0, tiles, 1))
+    shapes.append(replace(shapes[-1], logits=0))
+    return list(dict.fromkeys(shapes))
 
 
 def plan(rows: PassRows) -> tuple[PassShape, NDArray[np.int32], list[tuple[int, int]]]:
@@ -78,7 +102,7 @@ def plan(rows: PassRows) -> tuple[PassShape, NDArray[np.int32], list[tuple[int, 
     shape = PassShape(
         rows=bucket(n),
         single=_power(len(single)),
-        splits=max(4, _power(-(-longest // SPLIT))) if len(single) else 0,
+        splits=_splits(longest) if len(single) else 0,
         tiles=_power(len(tiles)),
         logits=_power(len(rows.logit_rows)),
     )

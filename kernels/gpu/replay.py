@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.gpu.argmax import ArgmaxScratch, argmax
+from kernels.draws import Draw
 from kernels.gpu.attention import AttentionScratch
+from kernels.gpu.draw import Choosing, DrawBuffers, draw
 from kernels.gpu.launch import LaunchMode, LaunchPlan
-from kernels.gpu.passes import PassShape, PassTables, TableBuffers, plan
+from kernels.gpu.passes import PassShape, PassTables, TableBuffers, foreseen, plan
 from kernels.gpu.rotary import HeadShape
 from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
 from kernels.program import FormUse, PassRows
 
-MAX_GRAPHS = 64
+MAX_GRAPHS = 128
 UNPACKED = "unpacked"
 """The buffer that holds one matrix at a time for passes of many rows."""
 
@@ -35,7 +37,8 @@ class Pass:
 
 
 Step = Callable[[Pass], None]
-_GraphKey = tuple[PassShape, bool, LaunchMode]
+_GraphKey = tuple[PassShape, LaunchMode] | tuple[int, Choosing, LaunchMode]
+"""A pass, or the draws from so many rows of logits."""
 
 
 class Buffers:
@@ -84,8 +87,9 @@ def _height(buffer: str, shape: PassShape) -> int:
 class CudaProgram:
     """A recorded forward on a CUDA device (implements `kernels.program.Program`).
 
-    The first pass of a shape runs its kernels one by one, the second is captured, later ones are replayed; the bits are
-    the same. Buffers grow to what passes need, which drops the captured graphs. Only one thread may call it.
+    What `foresee` names is captured before it comes. Otherwise the first pass of a shape runs its kernels one by one,
+    the second is captured, later ones are replayed; the bits are the same. Draws are graphs of their own. Buffers grow
+    to what passes need, which drops the captured graphs. Only one thread may call it.
     """
 
     def __init__(
@@ -120,35 +124,72 @@ class CudaProgram:
         self._scratch = AttentionScratch(0, 0, shape, device)
         self._seen: set[_GraphKey] = set()
         self._graphs: dict[_GraphKey, torch.cuda.CUDAGraph] = {}
-        self._argmax: ArgmaxScratch | None = None
-        self._best = torch.empty(0, dtype=torch.int32, device=device)
-        self._host_best = torch.empty(0, dtype=torch.int32)
+        self._draws: DrawBuffers | None = None
         self._host_logits = torch.empty(0, dtype=torch.float32)
 
     def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
         shape = self._prepare(rows, kv_base)
-        self._launch(shape, choose=False)
+        self._launch(shape)
         count = len(rows.logit_rows)
-        out = self._host_logits[: count * self._vocab].view(count, self._vocab)
+        out = self._host_rows(count)
         if count:
-            out.copy_(self._buffers.view("logits", shape.logits, self._vocab)[:count], non_blocking=True)
+            out.copy_(self.logits(count), non_blocking=True)
         self._wait()
         return out.numpy()
 
-    def run_best(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Compute a pass as `run` does and choose on the device: the lowest id of the largest logit of each of
-        `rows.logit_rows`, -1 where that is not finite. A view that the next pass overwrites."""
+    def run_draws(
+        self, rows: PassRows, kv_base: NDArray[np.uint64], draws: Sequence[Draw | None]
+    ) -> list[NDArray[np.float32] | int]:
+        """Compute a pass as `run` does and draw on the device: for each of `rows.logit_rows`, its draw's token, -1
+        where a logit is no number or the largest is not finite; where it has none, its logits, a view that the next
+        pass overwrites. One wait for both; no other row's logits are copied."""
+        if len(draws) != len(rows.logit_rows):
+            raise ValueError(f"{len(draws)} draws for {len(rows.logit_rows)} rows of logits")
         shape = self._prepare(rows, kv_base)
-        if self._argmax is None or self._best.numel() < shape.logits:
-            self._best = torch.zeros(shape.logits, dtype=torch.int32, device=self._device)
-            self._host_best = torch.zeros(shape.logits, dtype=torch.int32, pin_memory=self._device.type == "cuda")
-            self._argmax = ArgmaxScratch(shape.logits, self._vocab, self._device)
-            self._drop_graphs()
-        self._launch(shape, choose=True)
-        count = len(rows.logit_rows)
-        self._host_best[:count].copy_(self._best[:count], non_blocking=True)
+        if not draws:
+            self._launch(shape)
+            self._wait()
+            return []
+        held = self._draw_buffers(shape.logits)
+        held.upload(draws)
+        self._launch(shape)
+        choosing = Choosing.of(draws)
+        mode = self.launches.joint
+        work = partial(draw, self.logits(shape.logits), held, choosing, mode)
+        self._replay((shape.logits, choosing, mode), work)
+        ids = held.download(len(draws))
+        asked = [i for i, d in enumerate(draws) if d is None]
+        host = self._host_rows(len(asked))
+        for to, i in zip(host, asked, strict=True):
+            to.copy_(self.logits(i + 1)[i], non_blocking=True)
         self._wait()
-        return self._host_best[:count].numpy()
+        out: list[NDArray[np.float32] | int] = list(ids.tolist())
+        for to, i in zip(host, asked, strict=True):
+            out[i] = to.numpy()
+        return out
+
+    def foresee(self, kv_base: NDArray[np.uint64], window: int) -> None:
+        """Make room for, and capture, the passes of an engine whose slots lie at `kv_base` and hold up to `window`
+        rows: no round then waits for a capture, which takes as long as several rounds. Kernels are not run; those of
+        these row counts have been compiled. Does nothing where passes are not captured."""
+        if not self.use_graphs:
+            return
+        shapes = foreseen(len(kv_base), window, self._tables.max_rows)
+        self._place(kv_base)
+        for shape in shapes:
+            self._reserve(shape)
+        held = self._draw_buffers(max(shape.logits for shape in shapes))
+        self._host_rows(held.rows)
+        for shape in shapes:
+            self._foresee((shape, self.launches.mode(shape.rows)), partial(self.enqueue, shape))
+        for rows in sorted({shape.logits for shape in shapes if shape.logits}):
+            for choosing in Choosing:
+                mode = self.launches.joint
+                self._foresee((rows, choosing, mode), partial(draw, self.logits(rows), held, choosing, mode))
+
+    def _foresee(self, key: _GraphKey, enqueue: Callable[[], None]) -> None:
+        if key not in self._graphs and len(self._graphs) < MAX_GRAPHS:
+            self._capture(key, enqueue)
 
     def forms(self) -> list[FormUse]:
         return [FormUse(file, runs_as, tensors) for (file, runs_as), tensors in sorted(self._forms.items())]
@@ -157,7 +198,8 @@ class CudaProgram:
         return self._weight_bytes
 
     def workspace_bytes(self) -> int:
-        return self._buffers.nbytes + self._scratch.nbytes + self._tables.nbytes
+        drawing = 0 if self._draws is None else self._draws.nbytes
+        return self._buffers.nbytes + self._scratch.nbytes + self._tables.nbytes + drawing
 
     def logits(self, count: int) -> torch.Tensor:
         """The last pass's first `count` rows of logits on the device, which the next pass overwrites."""
@@ -184,27 +226,41 @@ class CudaProgram:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
 
-    def _launch(self, shape: PassShape, *, choose: bool) -> None:
-        """Compute a prepared pass, and the largest logits' ids where `choose`."""
-        key = (shape, choose, self.launches.mode(shape.rows))
+    def _launch(self, shape: PassShape) -> None:
+        """Compute a prepared pass."""
+        self._replay((shape, self.launches.mode(shape.rows)), partial(self.enqueue, shape))
+
+    def _replay(self, key: _GraphKey, enqueue: Callable[[], None]) -> None:
+        """Run what `enqueue` launches: one by one the first time, then as a graph."""
         graph = self._graphs.get(key)
         if graph is not None:
             graph.replay()
         elif self.use_graphs and key in self._seen and len(self._graphs) < MAX_GRAPHS:
-            graph = torch.cuda.CUDAGraph()
-            # Thread-local: the pool's helper thread maps pages meanwhile, which a capture must not forbid it.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._enqueue(shape, choose=choose)
-            self._graphs[key] = graph
-            graph.replay()
+            self._capture(key, enqueue).replay()
         else:
             self._seen.add(key)
-            self._enqueue(shape, choose=choose)
+            enqueue()
 
-    def _enqueue(self, shape: PassShape, *, choose: bool) -> None:
-        self.enqueue(shape)
-        if choose and shape.logits and self._argmax is not None:
-            argmax(self.logits(shape.logits), self._best[: shape.logits], self._argmax, self.launches.mode(shape.rows))
+    def _capture(self, key: _GraphKey, enqueue: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        # Thread-local: the pool's helper thread maps pages meanwhile, which a capture must not forbid it.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            enqueue()
+        self._graphs[key] = graph
+        return graph
+
+    def _draw_buffers(self, rows: int) -> DrawBuffers:
+        if self._draws is None or self._draws.rows < rows:
+            self._draws = DrawBuffers(rows, self._vocab, self._device)
+            self._drop_graphs()
+        return self._draws
+
+    def _host_rows(self, count: int) -> torch.Tensor:
+        """Pinned room for rows of logits."""
+        if self._host_logits.numel() < count * self._vocab:
+            pinned = self._device.type == "cuda"
+            self._host_logits = torch.empty(count * self._vocab, dtype=torch.float32, pin_memory=pinned)
+        return self._host_logits[: count * self._vocab].view(count, self._vocab)
 
     def _place(self, kv_base: NDArray[np.uint64]) -> None:
         """Keep the slots' addresses on the device, and after them a spare slot that padding rows write to."""
@@ -222,10 +278,6 @@ class CudaProgram:
         if shape.single * shape.splits > self._scratch.entries * self._scratch.splits:
             self._scratch = AttentionScratch(shape.single, shape.splits, self._shape, self._device)
             moved = True
-        if self._host_logits.numel() < shape.logits * self._vocab:
-            self._host_logits = torch.empty(
-                shape.logits * self._vocab, dtype=torch.float32, pin_memory=self._device.type == "cuda"
-            )
         if moved:
             self._drop_graphs()
 

@@ -50,6 +50,12 @@ def bucket(rows: int) -> int:
     return -(-rows // MAX_SKINNY_ROWS) * MAX_SKINNY_ROWS
 
 
+def row_counts(max_rows: int) -> list[int]:
+    """The row buckets up to the one that holds `max_rows`, each by its own size."""
+    last = bucket(max_rows)
+    return [*(r for r in ROW_BUCKETS if r <= last), *range(2 * MAX_SKINNY_ROWS, last + 1, MAX_SKINNY_ROWS)]
+
+
 def default_tile(rows: int, n: int, k: int) -> Tile:
     """A tile that is right on every card of compute capability 8.0 or newer, for any n and any k divisible by 64."""
     bk = 128 if k % 128 == 0 else 64

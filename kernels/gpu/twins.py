@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from kernels.draws import FRACTION_BITS, MAX_DEPTH, Draw, fraction_weights
 from kernels.gpu.linear import Epilogue
 from kernels.gpu.rotary import HeadShape
 
@@ -85,3 +86,27 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: HeadShape) 
     values = v.float().repeat_interleave(shape.group, dim=1).transpose(0, 1)
     score = (keys @ q.float()[:, :, None]).squeeze(-1) / math.sqrt(shape.dim)
     return (torch.softmax(score, dim=1)[:, None] @ values).squeeze(1).bfloat16()
+
+
+def draw(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
+    """The token that each draw takes from its row of logits (rows, vocab), by sorting; -1 as `draw` of the kernels."""
+    fractions = torch.from_numpy(fraction_weights()).long()
+    tokens = []
+    for row, d in zip(logits.cpu(), draws, strict=True):
+        top = row.max()
+        if d.greedy or not top.isfinite():
+            tokens.append(int((row == top).nonzero()[0]) if top.isfinite() else -1)
+            continue
+        depth = ((top - row) * torch.tensor(d.scale, dtype=torch.float32)).clamp(max=MAX_DEPTH).long()
+        weight = fractions[depth % (1 << FRACTION_BITS)] >> (depth >> FRACTION_BITS)
+        limit = d.max_depth
+        ordered, ids = depth.sort()
+        kept = torch.ones_like(depth, dtype=torch.bool)
+        if d.top_k:
+            kept = depth <= ordered[min(d.top_k, len(row)) - 1]
+        if d.top_p < 1.0:
+            sums = torch.where(kept, weight, 0)[ids].cumsum(0)
+            limit = min(limit, int(ordered[(sums.double() >= d.top_p * float(sums[-1])).nonzero()[0]]))
+        sums = torch.where(kept & (depth <= limit), weight, 0).cumsum(0)
+        tokens.append(int((sums <= int(d.noise * float(sums[-1]))).sum()))
+    return tokens

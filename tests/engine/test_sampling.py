@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.request import SamplingParams
-from engine.runner import best_of
-from engine.sampling import NonFiniteLogits, Sampler, token_logprob, top_ids, uniform
+from engine.runner import drawn
+from engine.sampling import NonFiniteLogits, Sampler, token_logprob, uniform
+from kernels.draws import GREEDY, Draw, make_draw, top_ids
 
 VOCAB = 1000
 Row = NDArray[np.float32]
@@ -89,14 +88,6 @@ def test_greedy_takes_the_lowest_id_of_a_tie() -> None:
     logits[[17, 400, 999]] = 50.0
     for params in (SamplingParams(temperature=0.0), SamplingParams(temperature=1e-8), SamplingParams(top_k=1)):
         assert draw(logits, [5], params) == 17
-
-
-@given(k=st.integers(1, 700), vocab=st.integers(1, 700), levels=st.integers(1, 50), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
-def test_top_ids_is_a_stable_sort(k: int, vocab: int, levels: int, seed: int) -> None:
-    logits = np.random.default_rng(seed).integers(0, levels, vocab).astype(np.float32)
-    k = min(k, vocab)
-    assert top_ids(logits, k).tolist() == sorted(range(vocab), key=lambda i: (-logits[i], i))[:k]
 
 
 def test_noise_is_keyed_by_seed_choice_and_position() -> None:
@@ -183,22 +174,36 @@ def test_a_huge_row_draws_within_its_vocabulary() -> None:
     assert drawn == {0, 99_999}
 
 
-def test_the_best_alone_decides_only_where_nothing_else_is_asked_for() -> None:
-    def wants(params: SamplingParams, logprobs: int | None = None) -> bool:
-        return Sampler(params, choice=0, prompt_len=1, logprobs=logprobs).wants_best
+def test_a_row_alone_decides_unless_more_is_asked_for() -> None:
+    def rule(params: SamplingParams, logprobs: int | None = None) -> Draw | None:
+        return Sampler(params, choice=2, prompt_len=1, logprobs=logprobs).draw(9)
 
     greedy = SamplingParams(temperature=0.0)
-    assert wants(greedy)
-    assert not wants(SamplingParams())
-    assert not wants(greedy, logprobs=0)
-    assert not wants(replace(greedy, logit_bias=((3, 1.0),)))
-    assert not wants(replace(greedy, presence_penalty=0.5))
+    assert rule(greedy) is rule(SamplingParams(top_k=1)) is GREEDY
+    sampled = SamplingParams(temperature=0.7, top_k=9, top_p=0.5, min_p=0.1, seed=4)
+    assert rule(sampled) == make_draw(uniform(4, 2, 9), 0.7, top_k=9, top_p=0.5, min_p=0.1)
+    for params in (greedy, sampled):
+        assert rule(params, logprobs=0) is None
+        assert rule(replace(params, logit_bias=((3, 1.0),))) is None
+        assert rule(replace(params, presence_penalty=0.5)) is None
 
 
-def test_a_best_token_is_taken_as_it_is() -> None:
-    sampler = Sampler(SamplingParams(temperature=0.0), choice=0, prompt_len=1, logprobs=None)
-    logits = np.array([[0.0, 2.0, 2.0], [np.nan, 1.0, 2.0], [0.0, np.inf, 1.0], [-np.inf, -np.inf, 0.0]], np.float32)
-    assert best_of(logits).tolist() == [1, -1, -1, 2]
-    assert sampler.take_best(1, [5]) == sampler.sample(logits[0], [5])
-    with pytest.raises(NonFiniteLogits, match="position 3"):
-        sampler.take_best(-1, [1, 2, 3])
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0.0), SamplingParams(seed=3), *CUTS], ids=repr)
+def test_a_runner_draws_what_the_sampler_does(params: SamplingParams) -> None:
+    rows = np.stack([row(i) for i in range(4)])
+    rows[1, 7] = np.nan
+    rows[2, 7] = np.inf
+    samplers = [Sampler(params, choice=i, prompt_len=1, logprobs=None) for i in range(4)]
+    outcomes = drawn(rows, [s.draw(5 + i) for i, s in enumerate(samplers)])
+    assert outcomes[1:3] == [-1, -1]
+    for i in (0, 3):
+        path = list(range(5 + i))
+        token = outcomes[i]
+        assert isinstance(token, int)
+        assert samplers[i].take(token, path) == samplers[i].sample(rows[i], path)
+    with pytest.raises(NonFiniteLogits, match="position 6"):
+        samplers[1].take(-1, range(6))
+    kept = drawn(rows, [None, GREEDY, None, GREEDY])
+    assert kept[0] is not rows
+    assert np.array_equal(kept[0], rows[0])
+    assert kept[3] == rows[3].argmax()

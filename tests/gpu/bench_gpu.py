@@ -23,6 +23,7 @@ from kernels.gpu.tiles import CLASSES
 from tests.gpu.beside import beside
 from tests.gpu.bits import bits_packed, bits_products, bits_program
 from tests.gpu.chunks import chunks
+from tests.gpu.drawing import drawing
 from tests.gpu.prompts import prompt
 from tests.gpu.rates import ahead, card, packed, products, step, trace, tune_packed
 from tests.gpu.real import model, vmm
@@ -62,6 +63,7 @@ def main() -> None:
     rows = tuple(int(word) for word in args.rows.split(","))
     work: dict[str, Callable[[], None]] = {
         "card": card,
+        "draws": drawing,
         "beside": lambda: [beside(shape) for shape in shapes],  # type: ignore[func-returns-value]
         "attention": lambda: [chunks(shape) for shape in shapes],  # type: ignore[func-returns-value]
         "vmm": lambda: vmm(shapes),

@@ -9,7 +9,10 @@ import numpy as np
 import torch
 
 from engine.rows import SlotRows, pack
+from engine.runner import drawn
+from kernels.draws import Draw
 from kernels.gpu import twins
+from kernels.gpu.draw import Choosing
 from kernels.gpu.launch import LaunchMode, LaunchPlan
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import PackedForm, pack16, unpack
@@ -28,6 +31,7 @@ from tests.gpu.setting import (
     row,
     weight,
 )
+from tests.support.draws import random_draw
 
 
 def bits_products(shapes: list[str], cases: int) -> int:
@@ -121,16 +125,18 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
         row(f"bits {label} launched {mode}, passes of 1 and 8 rows, eager, captured, replayed: {bad}/48 differ")
     program.launches = served
 
-    # The choice on the device: eager, captured, replayed.
+    # Draws on the device, eager, captured, replayed, beside a row whose logits are asked for: the host's tokens.
     program.use_graphs = True
-    want = alone[:16].argmax(1).tolist()
-    bad = sum(
-        a != b
-        for _ in range(3)
-        for a, b in zip(program.run_best(pack([share(s) for s in range(16)]), slots.base).tolist(), want, strict=True)
-    )
+    bad = 0
+    host = alone[:16].cpu().numpy()
+    for kind in Choosing:
+        draws: list[Draw | None] = [*(random_draw(rng, kind) for _ in range(15)), None]
+        want = drawn(host, draws)
+        for _ in range(3):
+            got = program.run_draws(pack([share(s) for s in range(16)]), slots.base, draws)
+            bad += sum(not np.array_equal(a, b) for a, b in zip(got, want, strict=True))
     wrong += bad
-    row(f"bits {label} greedy choice on the device, three passes of 16 rows: {bad}/48 differ")
+    row(f"bits {label} greedy, plain and cut draws on the device, three passes of 16 rows each: {bad}/144 differ")
 
     # A chunk against its rows read one by one, and joined by decoding rows.
     text = rng.integers(0, config.vocab, 400).tolist()

@@ -23,6 +23,12 @@ def test_packed_products() -> None:
     assert bits_packed(["llama-1b"], cases=40) == 0
 
 
+def test_draws_are_the_hosts() -> None:
+    from tests.gpu.drawing import drawing
+
+    assert drawing(passes=4) == 0
+
+
 @pytest.mark.parametrize("form", ["bf16", "q4", "q8", "fp8", "nvfp4"])
 def test_whole_forwards(form: str) -> None:
     from tests.gpu.bits import bits_program

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,8 @@ from numpy.typing import NDArray
 
 from engine.models import llama
 from engine.rows import SlotRows, pack
+from engine.runner import drawn
+from kernels.draws import GREEDY, make_draw
 from kernels.forms import Form, RawTensor
 from kernels.gpu import launch
 from kernels.gpu.launch import INTERPRETED, LaunchMode, LaunchPlan
@@ -88,10 +93,62 @@ def test_a_pass_without_logits_returns_none(program: CudaProgram) -> None:
     assert program.run(pack([SlotRows(0, 0, [1])]), slots.base).shape == (0, CONFIG.vocab)
 
 
-def test_the_best_is_chosen_where_the_logits_are(program: CudaProgram) -> None:
-    slots = Slots(1)
-    best = program.run_best(pack([SlotRows(0, 0, [1], logits=[0])]), slots.base)
-    assert best.tolist() == program.logits(1).argmax(1).tolist()
+def test_tokens_are_drawn_where_the_logits_are(program: CudaProgram) -> None:
+    """Greedy and sampled rows beside one whose logits are asked for."""
+    slots = Slots(3)
+    sampled = make_draw(0.7, 1.5, top_k=0, top_p=1.0, min_p=0.0)
+    draws = [GREEDY, sampled, None]
+    batch = pack([SlotRows(s, 0, [s + 1], logits=[0]) for s in range(3)])
+    got = [np.array(one) for one in program.run_draws(batch, slots.base, draws)]
+    want = drawn(program.logits(3).cpu().numpy(), draws)
+    for one, other in zip(got, want, strict=True):
+        assert np.array_equal(one, other)
+    assert [one.shape for one in got] == [(), (), (CONFIG.vocab,)]
+    assert program.run_draws(pack([SlotRows(0, 1, [1])]), slots.base, []) == []
+    with pytest.raises(ValueError, match="1 draws for 3 rows of logits"):
+        program.run_draws(batch, slots.base, [GREEDY])
+
+
+class Taken:
+    """What stands for a captured graph: its replays are counted."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+def test_what_an_engine_will_meet_is_captured_before_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = CudaOps(FileWeights(DEVICE, torch.bfloat16, pack=False), DEVICE, CONFIG.context)
+    llama.record(ops, CONFIG, tensors(CONFIG))
+    made = ops.finish(max_rows=300)
+    captured: dict[object, Taken] = {}
+
+    def capture(key: object, enqueue: Callable[[], None]) -> Taken:
+        captured[key] = made._graphs[key] = Taken()  # type: ignore[index, assignment]
+        return captured[key]
+
+    monkeypatch.setattr(made, "_capture", capture)
+    slots = Slots(3)
+    made.foresee(slots.base, 1000)
+    assert not captured  # the interpreter captures nothing
+    made.use_graphs = True
+    made.foresee(slots.base, 1000)
+    known = dict(captured)
+    sampled = make_draw(0.3, 1.0, top_k=0, top_p=1.0, min_p=0.0)
+    passes = 0
+    for lengths in ([3], [600, 50, 1], [2, 999]):
+        shares = [SlotRows(s, n, [1], logits=[0]) for s, n in enumerate(lengths)]
+        for one in (GREEDY, sampled, replace(sampled, top_k=3)):
+            made.run_draws(pack(shares), slots.base, [one] * len(shares))
+            passes += 2
+    for rows in (1, 2, 3, 9, 17, 40, 64, 100, 129, 200, 257, 300):
+        made.run_draws(pack([SlotRows(0, 0, [1] * rows, logits=[rows - 1])]), slots.base, [GREEDY])
+        passes += 2
+    made.run_draws(pack([SlotRows(0, 0, [1] * 300)]), slots.base, [])
+    assert captured == known
+    assert sum(taken.replays for taken in captured.values()) == passes + 1
 
 
 def test_too_many_rows_are_refused(program: CudaProgram) -> None:

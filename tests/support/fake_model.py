@@ -26,8 +26,9 @@ from engine.loop import Engine
 from engine.memory.probe import FixedProbe, MemoryReading
 from engine.request import Event, Request, SamplingParams, Text
 from engine.rows import RowBatch
-from engine.runner import KvAddresses, best_of
+from engine.runner import KvAddresses, Outcome, drawn
 from engine.state import KvMemory
+from kernels.draws import Draw
 
 VOCAB = 512
 EOS = 0
@@ -136,8 +137,8 @@ class FakeRunner:
             out[i] = self._logits(batch, row)
         return out
 
-    def forward_best(self, batch: RowBatch) -> NDArray[np.int32]:
-        return best_of(self.forward(batch))
+    def forward_draw(self, batch: RowBatch, draws: Sequence[Draw | None]) -> list[Outcome]:
+        return drawn(self.forward(batch), draws)
 
     def _logits(self, batch: RowBatch, row: int) -> NDArray[np.float32]:
         keys, values = self._views[int(batch.slot[row])]

@@ -1,0 +1,379 @@
+"""Drawing on the device by the rule of `kernels.draws`: integers alone, so the tokens are the host's.
+
+The depth of a cut is found five bits at a time: one launch sums the tokens, or their weights, of each value of the next
+five bits in blocks of a row, one takes the value at which the sum is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from kernels.draws import FIELDS, FRACTION_BITS, GREEDY, MAX_DEPTH, Draw, fraction_weights, table
+from kernels.gpu.argmax import BLOCK, ArgmaxScratch, argmax
+from kernels.gpu.launch import INTERPRETED, LaunchMode, default_mode, join_chain, require_cuda_or_interpreter
+
+_MAX_DEPTH = tl.constexpr(MAX_DEPTH)
+_FRACTION_BITS = tl.constexpr(FRACTION_BITS)
+_FRACTION = tl.constexpr((1 << FRACTION_BITS) - 1)
+_DIGIT_BITS = 5
+_DIGITS = tl.constexpr(1 << _DIGIT_BITS)
+_CHUNK = BLOCK if INTERPRETED else 128
+_FIRST_SHIFT = tl.constexpr(15)
+_SHIFTS = (15, 10, 5, 0)
+"""The digits of a depth, from the highest."""
+
+
+class Choosing(StrEnum):
+    """What a pass's draws need: the largest logit alone, a draw whose cuts are depths, or a search for the depths."""
+
+    BEST = "best"
+    PICK = "pick"
+    SEARCH = "search"
+
+    @classmethod
+    def of(cls, draws: Sequence[Draw | None]) -> Choosing:
+        if any(d is not None and d.searches for d in draws):
+            return cls.SEARCH
+        return cls.PICK if any(d is not None and not d.greedy for d in draws) else cls.BEST
+
+
+@triton.jit
+def _row_top(best_ptr, row, blocks, BLOCKS: tl.constexpr):
+    block = tl.arange(0, BLOCKS)
+    return tl.max(tl.load(best_ptr + row * blocks + block, mask=block < blocks, other=float("-inf")), axis=0)
+
+
+@triton.jit
+def _depths(logit_ptr, row, cols, vocab, top, scale):
+    logits = tl.load(logit_ptr + row.to(tl.int64) * vocab + cols, mask=cols < vocab, other=float("-inf"))
+    return tl.minimum((top - logits) * scale, _MAX_DEPTH * 1.0).to(tl.int32)
+
+
+@triton.jit
+def _weights(depth, fraction_ptr):
+    first = tl.load(fraction_ptr + (depth & _FRACTION), mask=depth < _MAX_DEPTH, other=0)
+    return (first >> (depth >> _FRACTION_BITS)).to(tl.int64)
+
+
+@triton.jit
+def _draws(field_ptr, id_ptr, row, rows):
+    """Whether there is a choice: not where the largest is taken, or not finite."""
+    return (tl.load(field_ptr + rows + row) > 0.0) & (tl.load(id_ptr + row) >= 0)
+
+
+@triton.jit
+def _asked(field_ptr, id_ptr, row, rows, BY_WEIGHT: tl.constexpr):
+    """Whether the row's draw has the cut: its share of weights, or its number of tokens."""
+    drawn = _draws(field_ptr, id_ptr, row, rows)
+    if BY_WEIGHT:
+        drawn = drawn & (tl.load(field_ptr + 3 * rows + row) < 1.0)
+    else:
+        drawn = drawn & (tl.load(field_ptr + 2 * rows + row) > 0.0)
+    return drawn
+
+
+@triton.jit
+def _k_depth(field_ptr, k_depth_ptr, row, rows):
+    return tl.load(k_depth_ptr + row, mask=tl.load(field_ptr + 2 * rows + row) > 0.0, other=_MAX_DEPTH)
+
+
+@triton.jit
+def _limit(field_ptr, k_depth_ptr, p_depth_ptr, row, rows):
+    """The depth that kept tokens do not exceed."""
+    p_depth = tl.load(p_depth_ptr + row, mask=tl.load(field_ptr + 3 * rows + row) < 1.0, other=_MAX_DEPTH)
+    fixed = tl.load(field_ptr + 4 * rows + row).to(tl.int32)
+    return tl.minimum(tl.minimum(fixed, p_depth), _k_depth(field_ptr, k_depth_ptr, row, rows))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _digit_sums_kernel(
+    logit_ptr,
+    best_ptr,
+    field_ptr,
+    id_ptr,
+    fraction_ptr,
+    depth_ptr,
+    k_depth_ptr,
+    sum_ptr,
+    rows,
+    vocab,
+    blocks,
+    SHIFT: tl.constexpr,
+    BY_WEIGHT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    MODE: tl.constexpr,
+):
+    join_chain(MODE)
+    row = tl.program_id(0)
+    block = tl.program_id(1)
+    if _asked(field_ptr, id_ptr, row, rows, BY_WEIGHT):
+        top = _row_top(best_ptr, row, blocks, BLOCKS)
+        scale = tl.load(field_ptr + rows + row).to(tl.float32)
+        low = 0
+        if SHIFT != _FIRST_SHIFT:
+            low = tl.load(depth_ptr + row)
+        digits = tl.arange(0, _DIGITS)
+        sums = tl.zeros((_DIGITS, CHUNK), tl.int64)
+        for at in range(0, BLOCK, CHUNK):
+            depth = _depths(logit_ptr, row, block * BLOCK + at + tl.arange(0, CHUNK), vocab, top, scale)
+            amount = tl.full((CHUNK,), 1, tl.int64)
+            if BY_WEIGHT:
+                kept = depth <= _k_depth(field_ptr, k_depth_ptr, row, rows)
+                amount = tl.where(kept, _weights(depth, fraction_ptr), 0)
+            digit = (depth - low) >> SHIFT
+            sums += tl.where(digit[None, :] == digits[:, None], amount[None, :], 0)
+        tl.store(sum_ptr + (row * blocks + block) * _DIGITS + digits, tl.sum(sums, axis=1))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _take_digit_kernel(
+    field_ptr,
+    id_ptr,
+    sum_ptr,
+    depth_ptr,
+    below_ptr,
+    need_ptr,
+    rows,
+    blocks,
+    SHIFT: tl.constexpr,
+    BY_WEIGHT: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    MODE: tl.constexpr,
+):
+    join_chain(MODE)
+    row = tl.program_id(0)
+    if _asked(field_ptr, id_ptr, row, rows, BY_WEIGHT):
+        digits = tl.arange(0, _DIGITS)
+        block = tl.arange(0, BLOCKS)
+        at = (row * blocks + block[:, None]) * _DIGITS + digits[None, :]
+        sums = tl.sum(tl.load(sum_ptr + at, mask=block[:, None] < blocks, other=0), axis=0)
+        if SHIFT == _FIRST_SHIFT:
+            depth = 0
+            below = tl.sum(sums, axis=0) * 0
+            if BY_WEIGHT:
+                need = tl.load(field_ptr + 3 * rows + row) * tl.sum(sums, axis=0).to(tl.float64)
+            else:
+                need = tl.load(field_ptr + 2 * rows + row)
+            tl.store(need_ptr + row, need)
+        else:
+            depth = tl.load(depth_ptr + row)
+            below = tl.load(below_ptr + row)
+            need = tl.load(need_ptr + row)
+        reached = (below + tl.cumsum(sums, axis=0)).to(tl.float64) >= need
+        digit = tl.min(tl.where(reached, digits, _DIGITS - 1), axis=0)
+        tl.store(below_ptr + row, below + tl.sum(tl.where(digits < digit, sums, 0), axis=0))
+        tl.store(depth_ptr + row, depth + (digit << SHIFT))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _block_weights_kernel(
+    logit_ptr,
+    best_ptr,
+    field_ptr,
+    id_ptr,
+    fraction_ptr,
+    k_depth_ptr,
+    p_depth_ptr,
+    weight_ptr,
+    rows,
+    vocab,
+    blocks,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    MODE: tl.constexpr,
+):
+    join_chain(MODE)
+    row = tl.program_id(0)
+    block = tl.program_id(1)
+    if _draws(field_ptr, id_ptr, row, rows):
+        scale = tl.load(field_ptr + rows + row).to(tl.float32)
+        top = _row_top(best_ptr, row, blocks, BLOCKS)
+        depth = _depths(logit_ptr, row, block * BLOCK + tl.arange(0, BLOCK), vocab, top, scale)
+        kept = depth <= _limit(field_ptr, k_depth_ptr, p_depth_ptr, row, rows)
+        weight = tl.where(kept, _weights(depth, fraction_ptr), 0)
+        tl.store(weight_ptr + row * blocks + block, tl.sum(weight, axis=0))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _pick_kernel(
+    logit_ptr,
+    best_ptr,
+    field_ptr,
+    id_ptr,
+    fraction_ptr,
+    k_depth_ptr,
+    p_depth_ptr,
+    weight_ptr,
+    rows,
+    vocab,
+    blocks,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    MODE: tl.constexpr,
+):
+    join_chain(MODE)
+    row = tl.program_id(0)
+    if _draws(field_ptr, id_ptr, row, rows):
+        # 1. The block in which the sum of weights passes the target.
+        every = tl.arange(0, BLOCKS)
+        weights = tl.load(weight_ptr + row * blocks + every, mask=every < blocks, other=0)
+        total = tl.sum(weights, axis=0)
+        target = tl.minimum((tl.load(field_ptr + row) * total.to(tl.float64)).to(tl.int64), total - 1)
+        block = tl.sum((tl.cumsum(weights, axis=0) <= target).to(tl.int32), axis=0)
+        before = tl.sum(tl.where(every < block, weights, 0), axis=0)
+        # 2. The token within it.
+        scale = tl.load(field_ptr + rows + row).to(tl.float32)
+        top = _row_top(best_ptr, row, blocks, BLOCKS)
+        depth = _depths(logit_ptr, row, block * BLOCK + tl.arange(0, BLOCK), vocab, top, scale)
+        kept = depth <= _limit(field_ptr, k_depth_ptr, p_depth_ptr, row, rows)
+        within = tl.cumsum(tl.where(kept, _weights(depth, fraction_ptr), 0), axis=0)
+        index = tl.sum((within <= target - before).to(tl.int32), axis=0)
+        tl.store(id_ptr + row, block * BLOCK + index)
+
+
+class DrawBuffers:
+    """What drawing up to `rows` rows needs on the device: their draws, scratch, and the ids with a twin on the host."""
+
+    def __init__(self, rows: int, vocab: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+
+        def held(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.rows = rows
+        self.best = ArgmaxScratch(rows, vocab, device)
+        self.fields = held(FIELDS, rows, dtype=torch.float64)
+        self.fractions = torch.from_numpy(fraction_weights()).to(device)
+        self.k_depth = held(rows, dtype=torch.int32)
+        self.p_depth = held(rows, dtype=torch.int32)
+        self.below = held(rows, dtype=torch.int64)
+        self.need = held(rows, dtype=torch.float64)
+        self.sums = held(rows * self.best.blocks * (1 << _DIGIT_BITS), dtype=torch.int64)
+        self.weights = held(rows * self.best.blocks, dtype=torch.int64)
+        self.ids = held(rows, dtype=torch.int32)
+        self._host_fields = torch.zeros((FIELDS, rows), dtype=torch.float64, pin_memory=pinned)
+        self._host_ids = torch.zeros(rows, dtype=torch.int32, pin_memory=pinned)
+
+    @property
+    def nbytes(self) -> int:
+        held = (self.fields, self.fractions, self.k_depth, self.p_depth, self.below, self.need, self.sums, self.weights)
+        return sum(t.nbytes for t in (*held, self.ids, self.best.best, self.best.index))
+
+    def upload(self, draws: Sequence[Draw | None]) -> None:
+        """Start the copy of the draws; rows without one, and padding, take the largest. The caller has synchronised
+        since the last upload."""
+        host = self._host_fields.numpy()
+        host[:] = np.array([[0.0], [0.0], [0.0], [1.0], [0.0]])
+        table([d or GREEDY for d in draws], host)
+        self.fields.copy_(self._host_fields, non_blocking=True)
+
+    def download(self, count: int) -> torch.Tensor:
+        """Start the copy of the first `count` ids; the tensor is on the host, complete once the caller has
+        synchronised."""
+        self._host_ids[:count].copy_(self.ids[:count], non_blocking=True)
+        return self._host_ids[:count]
+
+
+def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: LaunchMode | None = None) -> None:
+    """held.ids[i] = the token that the i-th draw in `held.fields` takes from logits[i], -1 where a logit is no number
+    or the largest is not finite. logits: (rows, vocab) float32, of at most `held.rows` rows."""
+    require_cuda_or_interpreter(logits, held.ids)
+    rows, vocab = logits.shape
+    if rows > held.rows:
+        raise ValueError(f"{rows} rows of logits; buffers for {held.rows}")
+    mode = mode if mode is not None else default_mode(logits.device)
+    argmax(logits, held.ids[:rows], held.best, mode)
+    if choosing is Choosing.BEST:
+        return
+    blocks = held.best.blocks
+    width = triton.next_power_of_2(blocks)
+    early = mode is not LaunchMode.PLAIN
+    top = held.best.best
+    if choosing is Choosing.SEARCH:
+        for by_weight, depth in ((False, held.k_depth), (True, held.p_depth)):
+            for shift in _SHIFTS:
+                _digit_sums_kernel[(rows, blocks)](
+                    logits,
+                    top,
+                    held.fields,
+                    held.ids,
+                    held.fractions,
+                    depth,
+                    held.k_depth,
+                    held.sums,
+                    held.rows,
+                    vocab,
+                    blocks,
+                    SHIFT=shift,
+                    BY_WEIGHT=by_weight,
+                    BLOCK=BLOCK,
+                    CHUNK=_CHUNK,
+                    BLOCKS=width,
+                    MODE=str(mode),
+                    num_warps=4,
+                    enable_fp_fusion=False,
+                    launch_pdl=early,
+                )
+                _take_digit_kernel[(rows,)](
+                    held.fields,
+                    held.ids,
+                    held.sums,
+                    depth,
+                    held.below,
+                    held.need,
+                    held.rows,
+                    blocks,
+                    SHIFT=shift,
+                    BY_WEIGHT=by_weight,
+                    BLOCKS=width,
+                    MODE=str(mode),
+                    num_warps=4,
+                    enable_fp_fusion=False,
+                    launch_pdl=early,
+                )
+    _block_weights_kernel[(rows, blocks)](
+        logits,
+        top,
+        held.fields,
+        held.ids,
+        held.fractions,
+        held.k_depth,
+        held.p_depth,
+        held.weights,
+        held.rows,
+        vocab,
+        blocks,
+        BLOCK=BLOCK,
+        BLOCKS=width,
+        MODE=str(mode),
+        num_warps=4,
+        enable_fp_fusion=False,
+        launch_pdl=early,
+    )
+    _pick_kernel[(rows,)](
+        logits,
+        top,
+        held.fields,
+        held.ids,
+        held.fractions,
+        held.k_depth,
+        held.p_depth,
+        held.weights,
+        held.rows,
+        vocab,
+        blocks,
+        BLOCK=BLOCK,
+        BLOCKS=width,
+        MODE=str(mode),
+        num_warps=8,
+        enable_fp_fusion=False,
+        launch_pdl=early,
+    )
