@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.gpu.bulk import bulk_linear
 from kernels.gpu.launch import (
     INTERPRETED,
     LaunchMode,
@@ -187,6 +188,11 @@ def linear(
     if any(k // 64 * s // segments * 64 % t.bk for s in range(1, segments + 1)):
         raise ValueError(f"k = {k} in {segments} segments is not a multiple of the tile's depth {t.bk}")
     mode = mode if mode is not None else default_mode(x.device)
+    if t.bulk:
+        if segments != 1 or alpha is not None:
+            raise ValueError(f"a bulk tile computes one segment without alpha, not {segments}")
+        bulk_linear(x, w, out, str(epilogue), t, mode)
+        return
     grid = (triton.cdiv(rows, t.bm) * triton.cdiv(n, t.outputs),)
     _linear_kernel[grid](
         x,

@@ -1,6 +1,6 @@
 """Tiles that were measured on this box: a file in the user's cache, by card and by the versions that compile kernels.
 
-{"dense": [[n, k, epilogue, class, bm, bn, bk, warps, stages, swap, share], ...],
+{"dense": [[n, k, epilogue, class, bm, bn, bk, warps, stages, swap, share, bulk], ...],
  "packed": [[n, k, form-epilogue, class, tiles, depth], ...]}
 """
 
@@ -54,7 +54,9 @@ def path_for(card: str) -> Path:
 def write(path: Path, measured: Measured) -> None:
     """Keep `measured`, as a whole or not at all. Raises OSError."""
     content = {
-        "dense": [[*key, t.bm, t.bn, t.bk, t.warps, t.stages, t.swap, t.share] for key, t in measured.dense.items()],
+        "dense": [
+            [*key, t.bm, t.bn, t.bk, t.warps, t.stages, t.swap, t.share, t.bulk] for key, t in measured.dense.items()
+        ],
         "packed": [[*key, t.tiles, t.depth] for key, t in measured.packed.items()],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,15 +119,18 @@ def _key(row: list[object]) -> Key:
 
 
 def _dense(row: list[object]) -> tuple[Key, Tile]:
-    if len(row) != 11:
-        raise DamagedTiles(f"{row} has {len(row)} fields, a dense tile has 11")
+    if len(row) != 12:
+        raise DamagedTiles(f"{row} has {len(row)} fields, a dense tile has 12")
     key = _key(row)
-    bm, bn, bk, warps, stages, swap, share = row[4:]
+    bm, bn, bk, warps, stages, swap, share, bulk = row[4:]
     fits = bm in _POWERS and bn in _POWERS and bk in _POWERS and warps in (1, 2, 4, 8) and _whole(stages, 1, 8)
-    if not fits or not isinstance(swap, bool) or key[1] % int(str(bk)) or not _whole(share, 0, int(str(bn)) - 1):
+    fits = fits and isinstance(swap, bool) and isinstance(bulk, bool) and not (bulk and (swap or share))
+    if not fits or key[1] % int(str(bk)) or not _whole(share, 0, int(str(bn)) - 1):
         raise DamagedTiles(f"{row} is no tile")
     numbers = [int(str(value)) for value in (bm, bn, bk, warps, stages)]
-    return key, Tile(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], swap, int(str(share)))
+    return key, Tile(
+        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], bool(swap), int(str(share)), bool(bulk)
+    )
 
 
 def _packed(row: list[object]) -> tuple[Key, PackedTile]:

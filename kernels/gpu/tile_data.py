@@ -5,8 +5,9 @@ from __future__ import annotations
 Row = (
     tuple[int, int, str, int, int, int, int, int, int, bool]
     | tuple[int, int, str, int, int, int, int, int, int, bool, int]
+    | tuple[int, int, str, int, int, int, int, int, int, bool, int, bool]
 )
-"""n, k, epilogue, row class, then the tile: bm, bn, bk, warps, stages, swap, and its share where it has one."""
+"""n, k, epilogue, row class, then the tile: bm, bn, bk, warps, stages, swap, and share and bulk where it has them."""
 
 MEASURED: dict[str, tuple[Row, ...]] = {
     "NVIDIA H200": (

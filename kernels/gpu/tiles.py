@@ -18,7 +18,7 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 class Tile:
     """One launch shape: `bm` rows by `bn` outputs, `bk` deep. `swap` makes the weights the first operand of the matrix
     instruction. `share` is how many outputs a program finishes where fewer than `bn`, so that programs fill the
-    multiprocessors evenly; 0 stands for all."""
+    multiprocessors evenly; 0 stands for all. `bulk` brings the operands by the tensor copy engine (`bulk.py`)."""
 
     bm: int
     bn: int
@@ -27,6 +27,7 @@ class Tile:
     stages: int
     swap: bool = False
     share: int = 0
+    bulk: bool = False
 
     @property
     def outputs(self) -> int:

@@ -45,6 +45,8 @@ CANDIDATES: dict[int, list[Tile]] = {
         Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4),
         Tile(256, 128, 64, 8, 3), Tile(128, 128, 128, 8, 3),
         Tile(128, 64, 64, 4, 4), Tile(128, 256, 64, 8, 4), Tile(128, 128, 64, 8, 4), Tile(64, 256, 64, 8, 4),
+        Tile(128, 256, 64, 8, 3, bulk=True), Tile(128, 256, 64, 8, 4, bulk=True), Tile(128, 128, 64, 8, 4, bulk=True),
+        Tile(128, 128, 64, 4, 4, bulk=True), Tile(128, 128, 64, 8, 3, bulk=True),
     ],
 }  # fmt: skip
 """Tiles of 16-bit products worth measuring, by the rows they take; the last for any larger pass too."""

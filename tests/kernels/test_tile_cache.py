@@ -65,7 +65,7 @@ def test_the_file_is_the_cards_and_its_compilers() -> None:
     assert path_for(CARD).parent.name == "tiles"
 
 
-GOOD = [4096, 4096, "add", 16, 32, 64, 128, 8, 3, True, 48]
+GOOD = [4096, 4096, "add", 16, 32, 64, 128, 8, 3, True, 48, False]
 BAD = {
     "no JSON": b"{",
     "dense and packed is expected": b"[]",
@@ -73,7 +73,7 @@ BAD = {
     "has 2 fields": b'{"dense": [[1, 2]], "packed": []}',
     "names no product": json.dumps({"dense": [[4096, 4096, "add", 17, *GOOD[4:]]], "packed": []}).encode(),
     r"\] is no tile": json.dumps({"dense": [[*GOOD[:4], 24, *GOOD[5:]]], "packed": []}).encode(),
-    "True, 64] is no tile": json.dumps({"dense": [[*GOOD[:-1], 64]], "packed": []}).encode(),
+    "True, 64, False] is no tile": json.dumps({"dense": [[*GOOD[:-2], 64, False]], "packed": []}).encode(),
     "True, 2] is no tile": b'{"dense": [], "packed": [[64, 64, "q4-add", 2, true, 2]]}',
     "3, 2] is no tile": b'{"dense": [], "packed": [[64, 64, "q4-gated", 2, 3, 2]]}',
 }
