@@ -82,7 +82,9 @@ def main() -> None:
         "step": lambda: [step(s) for s in shapes],  # type: ignore[func-returns-value]
         "ahead": lambda: [ahead(s) for s in shapes],  # type: ignore[func-returns-value]
         "products": lambda: [products(s) for s in shapes],  # type: ignore[func-returns-value]
-        "prompt": lambda: [prompt(s, int(c)) for s in shapes for c in args.chunks.split(",")],  # type: ignore[func-returns-value]
+        "prompt": lambda: [
+            prompt(s, int(c), f) for s in shapes for f in args.form or ("bf16",) for c in args.chunks.split(",")
+        ],  # type: ignore[func-returns-value]
         "trace": lambda: [trace(s) for s in shapes],  # type: ignore[func-returns-value]
     }
     for name in args.stages:

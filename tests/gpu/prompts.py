@@ -6,13 +6,15 @@ import statistics
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from engine.models.llama import LlamaConfig
 from engine.rows import SlotRows, pack
 from kernels.gpu.launch import LaunchMode, LaunchPlan
+from kernels.gpu.linear import Epilogue
 from kernels.gpu.replay import CudaProgram
-from tests.gpu.setting import SHAPES, Slots, build, read_rate, row
+from tests.gpu.setting import SHAPES, ShapeForm, Slots, build, matrices, read_rate, row
 
 _WARM, _TIMED = 3, 5
 """Readings until every pass has its graph (the first logits move buffers, which drops graphs), and readings after."""
@@ -29,13 +31,15 @@ class Kernel:
 class Reader:
     """Reads `length` tokens in chunks of `chunk`, over and over."""
 
-    def __init__(self, config: LlamaConfig, chunk: int, length: int) -> None:
-        self.program: CudaProgram = build(config, chunk)
+    def __init__(self, config: LlamaConfig, chunk: int, length: int, form: ShapeForm) -> None:
+        self.program: CudaProgram = build(config, chunk, form=form)
         self.length = length
         self._slots = Slots(config, 1, length)
         starts = range(0, length, chunk)
+        text = np.random.default_rng(3).integers(0, config.vocab, length).tolist()
         self._passes = [
-            pack([SlotRows(0, at, [5] * chunk, logits=[chunk - 1] if at == starts[-1] else [])]) for at in starts
+            pack([SlotRows(0, at, text[at : at + chunk], logits=[chunk - 1] if at == starts[-1] else [])])
+            for at in starts
         ]
 
     def read(self) -> float:
@@ -62,19 +66,22 @@ class Reader:
         return found
 
 
-def prompt(shape: str, chunk: int, length: int = 8192) -> None:
+def prompt(shape: str, chunk: int, form: str = "bf16", length: int = 8192) -> None:
     config = SHAPES[shape]
-    reader = Reader(config, chunk, length)
-    flop = 2.0 * (reader.program.weight_bytes() / 2 - 2 * config.vocab * config.hidden) * length
+    reader = Reader(config, chunk, length, ShapeForm(form))
+    weights = config.layers * sum(
+        n * k * (2 if epilogue is Epilogue.GATED else 1) for name, n, k, epilogue in matrices(config) if name != "head"
+    )
+    flop = 2.0 * weights * length
     seen = 4.0 * config.layers * config.attention.q_width * length * length / 2
-    row(f"prompt {shape} {length} tokens, chunks of {chunk}: the first reading {reader.read():.0f} ms")
+    row(f"prompt {shape} {form} {length} tokens, chunks of {chunk}: the first reading {reader.read():.0f} ms")
     served = reader.program.launches
     for label, plan in {"served": served, **{str(m): LaunchPlan(m, m) for m in LaunchMode}}.items():
         reader.program.launches = plan
         ms = reader.captured()
         products, both = flop / ms / 1e9, (flop + seen) / ms / 1e9
         row(
-            f"prompt {shape} chunks of {chunk} {label} ({plan.mode(chunk)}), graphs: {ms:.1f} ms, "
+            f"prompt {shape} {form} chunks of {chunk} {label} ({plan.mode(chunk)}), graphs: {ms:.1f} ms, "
             f"{length / ms * 1e3:.0f} tok/s, products {products:.0f} TFLOP/s, with attention {both:.0f}"
         )
         if plan is not served:
