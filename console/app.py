@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.widgets import Input
@@ -34,6 +36,7 @@ from console.playhead import LIVE, Playhead
 from console.recording import Recorder
 from console.screen import Link, ScreenView
 from console.spans import literal
+from console.terminal import TerminalDriver
 from console.timeline import Moment
 from console.view import screen_view
 from console.views import ViewName, ViewState
@@ -133,6 +136,10 @@ class ConsoleApp(App[int]):
                 self.register_theme(textual_theme(name))
             self.theme = textual_name(theme)
 
+    def get_driver_class(self) -> type[Driver]:
+        found = super().get_driver_class()
+        return TerminalDriver if found is LinuxDriver else found
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return default_variables()
 
@@ -203,6 +210,11 @@ class ConsoleApp(App[int]):
     def on_feed_came(self, message: FeedCame) -> None:
         self._clerk.take(message.came)
         self._show()
+
+    def on_key(self, event: events.Key) -> None:
+        # Here, since a key pressed before the question came still reaches it, by way of the screen below.
+        if isinstance(self.screen, ConfirmScreen) and not self.screen.takes(event):
+            event.prevent_default()
 
     def on_order_done(self, message: OrderDone) -> None:
         self._say(message.reply.message, good=message.reply.done)

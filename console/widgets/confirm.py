@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.text import Text
+from textual import events
+from textual._time import get_time
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
@@ -14,12 +18,19 @@ from console.orders import Question
 from console.tones import Tone
 from console.widgets.theme import plain_ascii
 
+YES = ("y", "enter")
+MOMENT_S = 0.3
+"""Of no keys before one may say yes: shorter than a person takes to read what it is about."""
+
 
 class ConfirmScreen(ModalScreen[bool]):
-    """A box over the board; `y` and Enter say yes, `n` and Escape no. `url` names the engine it is about."""
+    """A box over the board; `y` and Enter say yes, `n` and Escape no. `url` names the engine it is about.
+
+    What says yes was pressed by itself, a moment after the box was seen: `y` within a pasted text does not.
+    """
 
     BINDINGS = [  # noqa: RUF012 -- Textual reads a plain list
-        Binding("y,enter", "answer(True)", "yes"),
+        Binding(",".join(YES), "answer(True)", "yes"),
         Binding("n,escape,q", "answer(False)", "no"),
         Binding("up,k", "lines(-1)", show=False),
         Binding("down,j", "lines(1)", show=False),
@@ -52,6 +63,20 @@ class ConfirmScreen(ModalScreen[bool]):
         self._look = look
         self._question = question
         self._url = url
+        self._quiet_since = math.inf
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._seen)
+
+    def _seen(self) -> None:
+        self._quiet_since = get_time()
+
+    def takes(self, key: events.Key) -> bool:
+        """Whether the key was pressed for this box, which hears of every key that is pressed while it is open."""
+        alone = key.time - self._quiet_since >= MOMENT_S
+        if self._quiet_since < key.time:
+            self._quiet_since = key.time
+        return alone or key.key not in YES
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:

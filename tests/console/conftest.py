@@ -19,6 +19,12 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+@pytest.fixture(autouse=True)
+def quick_hands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question may be answered as soon as it is seen."""
+    monkeypatch.setattr("console.widgets.confirm.MOMENT_S", 0.0)
+
+
 @pytest.fixture
 def picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> SnapshotAssertion:
     """Compares with an approved picture, in colour unless the test sets NO_COLOR."""

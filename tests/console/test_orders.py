@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
 from msgspec.structs import replace
+from textual import events
 
 from console.actions import ACTIONS, groups
 from console.asks import Act, Verb
@@ -194,6 +196,35 @@ def test_cancel_asks_first_says_what_happens_and_shows_the_answer() -> None:
         stage.desk.trouble = "no answer within 10 s"
         await stage.pilot.press("y")
         await stage.until("✖ cancel req-7f5f: no answer within 10 s")
+
+    on_stage(act)
+
+
+def test_keys_that_came_with_the_order_do_not_confirm_it() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.play(fake_health.busy, [5.0])
+        await stage.pilot.press("2", "down")
+        for key in ("x", "y", "enter"):
+            stage.app.post_message(events.Key(key, None))
+        await stage.pilot.pause()
+        assert isinstance(stage.app.screen, ConfirmScreen)
+        assert stage.desk.admin.acted == []
+        await stage.pilot.press("y")
+        await stage.until("req-7f3a is cancelled")
+
+    on_stage(act)
+
+
+def test_a_key_among_others_does_not_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.widgets.confirm.MOMENT_S", 3600.0)
+
+    async def act(stage: Stage) -> None:
+        await stage.play(fake_health.busy, [5.0])
+        await stage.pilot.press("2", "down", "x", *"type", "y", "enter")
+        assert isinstance(stage.app.screen, ConfirmScreen)
+        await stage.pilot.press("n")
+        assert not isinstance(stage.app.screen, ConfirmScreen)
+        assert stage.desk.admin.acted == []
 
     on_stage(act)
 

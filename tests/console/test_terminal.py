@@ -168,6 +168,17 @@ def test_a_bracketed_paste_of_20_kb_stays_in_the_filter(engine: FakeHealth) -> N
     assert terminal.child.exitstatus == 0
 
 
+def test_a_paste_of_20_kb_that_nothing_marks_is_no_keys(engine: FakeHealth) -> None:
+    terminal = start(engine.url)
+    terminal.wait_for("Yielded")
+    terminal.child.send("quit 3\n" * 3000)
+    # What comes right behind it passes for the rest of it.
+    terminal.press("3", until="▸queue")
+    terminal.child.send("q")
+    terminal.end()
+    assert terminal.child.exitstatus == 0
+
+
 @pytest.mark.parametrize("around", [{}, {"TERM": "tmux-256color", "TMUX": "/tmp/tmux-0/default,1,0"}])
 def test_no_color_sends_no_colour_and_every_state_has_a_word(engine: FakeHealth, around: dict[str, str]) -> None:
     terminal = start(engine.url, NO_COLOR="1", **around)

@@ -1,0 +1,107 @@
+"""What a terminal sends, as messages: keys, the mouse, and pastes, also those that a terminal does not mark as such."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Iterator
+
+from textual import events
+from textual._xterm_parser import XTermParser
+from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
+
+# So many characters in one read were typed by nobody: key by key a paste would act, and take seconds.
+BURST = 64
+# What comes within this of a paste is the rest of it.
+REST_S = 0.1
+_READ_BYTES = 1 << 14
+_TICK_S = 0.1
+_PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+_TAG = len(_PASTE_BEGINS)
+# The beginning of a report of the mouse, whose rest is still to come.
+_HEAD = re.compile(r"\x1b\[<[0-9;-]{0,24}\Z")
+_REPORT = re.compile(r"\x1b\[<-?[0-9]+;-?[0-9]+;-?[0-9]+[Mm]")
+# A report whose first characters were taken for a key, because the rest took so long.
+_ORPHAN = re.compile(r"\[?<-?[0-9]+;-?[0-9]+;-?[0-9]+[Mm]")
+
+
+class Reader:
+    """Makes messages of bytes as they come. `clock` gives monotonic seconds.
+
+    Beyond what Textual's parser does: many characters at once are a paste, a report of the mouse that is cut short
+    waits for its rest and never becomes keys, and bytes that are no text do no harm.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._parser = XTermParser()
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._clock = clock
+        self._pasted_at: float | None = None
+        self._head = ""
+        self._before = ""
+        self._in_paste = False
+        self._gave_up = False
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """What the bytes of one read mean."""
+        text = self._decode(data)
+        if not text:
+            return
+        text, self._head = self._joined(text), ""
+        if self._is_burst(text):
+            self._pasted_at = self._clock()
+            yield events.Paste(text.replace("\x00", ""))
+            return
+        marked = self._before + text
+        begun, ended = marked.rfind(_PASTE_BEGINS), marked.rfind(_PASTE_ENDS)
+        if begun != ended:
+            self._in_paste = begun > ended
+        self._before = marked[1 - _TAG :]
+        cut = None if self._in_paste else _HEAD.search(text)
+        if cut is not None:
+            self._head, text = cut[0], text[: cut.start()]
+        if text:
+            yield from self._parser.feed(text)
+
+    def tick(self) -> Iterable[Message]:
+        """What a pause means: an escape character that nothing followed is the key."""
+        messages = list(self._parser.tick())
+        self._gave_up = self._gave_up or bool(messages)
+        return messages
+
+    def _joined(self, text: str) -> str:
+        """The text with the report that began before it, or without its rest where the beginning is lost."""
+        gave_up, self._gave_up = self._gave_up, False
+        if self._head:
+            whole = self._head + text
+            return whole if _REPORT.match(whole) or _HEAD.match(whole) else text
+        orphan = _ORPHAN.match(text) if gave_up else None
+        return text if orphan is None else text[orphan.end() :]
+
+    def _is_burst(self, text: str) -> bool:
+        if self._in_paste or "\x1b" in text or self._before.endswith("\x1b"):
+            return False
+        rest = self._pasted_at is not None and self._clock() - self._pasted_at < REST_S
+        return rest or len(text) >= BURST
+
+
+class TerminalDriver(LinuxDriver):
+    """Textual's driver with this module's reader of the input."""
+
+    def run_input_thread(self) -> None:
+        reader = Reader()
+        with selectors.SelectSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                if selector.select(_TICK_S):
+                    data = os.read(self.fileno, _READ_BYTES)
+                    if not data:
+                        return
+                    for message in reader.feed(data):
+                        self.process_message(message)
+                for message in reader.tick():
+                    self.process_message(message)
