@@ -49,6 +49,8 @@ from console.widgets.theme import AsciiFilter, default_variables, textual_name, 
 from engine.protocol import Health
 
 _PANEL_PAGE = 8
+# While no answer comes the picture still grows older: it is shown anew this often.
+_IDLE_S = 1.0
 # More rows than any list has.
 _ALL = 1 << 30
 
@@ -130,6 +132,7 @@ class ConsoleApp(App[int]):
         self._open = ViewName.OVERVIEW
         self._states = {name: ViewState() for name in ViewName}
         self._view: ScreenView | None = None
+        self._shown_at = 0.0
         self._clerk = Clerk(self, sources[0], self._before_eyes, writes=writes, every_s=feed_s)
         if not self._plain:
             for name in ThemeName:
@@ -160,8 +163,7 @@ class ConsoleApp(App[int]):
         if driver is not None and driver.can_suspend and signal.getsignal(signal.SIGCONT) != signal.SIG_DFL:
             loop.add_signal_handler(signal.SIGCONT, _continued, driver)
         self._show()
-        # Staleness grows while an answer hangs, so it is looked at between answers too.
-        self.set_interval(1.0, self._show)
+        self.set_interval(_IDLE_S, self._look_again)
         for index in range(len(self.engines)):
             self.run_worker(self._watch(index), name=f"health {index}", exit_on_error=True)
 
@@ -252,6 +254,7 @@ class ConsoleApp(App[int]):
 
     def _show(self) -> None:
         """Put the current state on the board."""
+        self._shown_at = self._clock()
         moment, track = self._seen()
         age = None
         if moment is not None:
@@ -266,6 +269,11 @@ class ConsoleApp(App[int]):
             writes=self._clerk.writes,
         )
         self._states[self._open] = self.board.show(self._view, self._open, self.state)
+
+    def _look_again(self) -> None:
+        """Where no answer brought a frame for a while, show how old the last one is by now."""
+        if self._clock() - self._shown_at >= _IDLE_S:
+            self._show()
 
     def _link(self, age_s: float | None) -> Link:
         return Link(

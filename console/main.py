@@ -17,6 +17,8 @@ from console.recording import NotARecording, Recorder
 
 # What stands by then is kept for good: the modules and the widgets.
 SETTLED_S = 2.0
+# A snapshot of a crowded engine makes some thousand objects, which go when the next one comes: no reason to search.
+_YOUNG = 50_000
 # Exit codes: a command line that does not parse; something that failed while it ran.
 USAGE = 2
 FAILURE = 1
@@ -76,10 +78,12 @@ def _print(url: str, options: Options, printed: Printed) -> int:
 
 @contextmanager
 def _settling() -> Iterator[None]:
-    """No search for garbage before the first frame, and none ever among what the start made. Inside a running loop."""
+    """No search for garbage before the first frame, few later, and none ever among what the start made. Inside a
+    running loop."""
 
     def settled() -> None:
         gc.freeze()
+        gc.set_threshold(_YOUNG)
         gc.enable()
 
     gc.disable()

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from console import figures
 from console.asks import Act, Verb
-from console.screen import LaneView, QueueView, RoleView, ScreenView
+from console.parts.queue import QueueView
+from console.screen import LaneView, RoleView, ScreenView
 from console.spans import literal
 
 

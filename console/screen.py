@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from console import figures
 from console.feeds import NOTHING_FED, Fed
 from console.history import Track
+from console.parts.queue import Waiting
 from console.tones import Tone
 from console.words import Word
 
@@ -200,29 +198,6 @@ class RoleView:
     to_fit: str | None
 
 
-class QueueView(NamedTuple):
-    """A waiting request. There may be hundreds of them, so what it says of its figures is made when it is shown."""
-
-    id: str
-    client: str
-    word: Word
-    reason: str
-    prompt_tokens: int
-    max_tokens: int
-    since_s: float
-    home: int | None
-
-    @property
-    def since(self) -> str:
-        """How long it waits."""
-        return figures.span(self.since_s)
-
-    @property
-    def prompt(self) -> str:
-        """How long its prompt is."""
-        return f"{figures.count(self.prompt_tokens)} tok"
-
-
 @dataclass(frozen=True)
 class RoundSize:
     """The rounds in which `rows` slots decoded together. `tokens` is what such a round writes in all slots together.
@@ -273,7 +248,7 @@ class ScreenView:
     pool: PoolView | None = None
     memory: MemoryView | None = None
     roles: tuple[RoleView, ...] = ()
-    queue: Sequence[QueueView] = ()
+    queue: Waiting = field(default_factory=Waiting)
     queue_total: int = 0
     rounds: RoundsView | None = None
     past: Track = field(default_factory=Track)

@@ -5,8 +5,6 @@ Nothing here knows a width, a colour or a terminal. Text from outside is made li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from console.feeds import NOTHING_FED, Fed
 from console.history import Track
 from console.parts.header import header
@@ -15,7 +13,7 @@ from console.parts.memory import memory, pool
 from console.parts.queue import Waiting
 from console.parts.roles import role
 from console.parts.rounds import rounds
-from console.screen import LanesView, Link, QueueView, ScreenView
+from console.screen import LanesView, Link, ScreenView
 from console.spans import literal
 from engine.protocol import Health
 
@@ -40,9 +38,9 @@ def screen_view(
         return ScreenView(link, top)
     wanted = filter_text.casefold().strip()
     lanes = tuple(lane_view(slot, track.lane(slot.slot), stale=link.stale) for slot in health.lanes)
-    queue: Sequence[QueueView] = Waiting(health.queue)
+    queue = Waiting(health.queue)
     if wanted:
-        queue = tuple(entry for entry in queue if _matches(wanted, entry.client, entry.id, entry.word.word))
+        queue = queue.matching(lambda entry: _matches(wanted, entry.client, entry.id, entry.word.word))
     parallel = health.parallel
     return ScreenView(
         link=link,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from console.tones import Tone
 from engine.protocol import Finish, LaneState, RoleState, Status, WaitState
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A state as it is shown: a glyph, a word, and what it means for the reader."""
 
     glyph: str

@@ -7,7 +7,8 @@ from functools import lru_cache
 from console import figures
 from console.bars import FILL, TRACK, Part, stacked
 from console.draw.frame import Sheet, in_blocks
-from console.screen import MemoryView, PoolView, QueueView, RoleView, ScreenView
+from console.parts.queue import QueueView, Why
+from console.screen import MemoryView, PoolView, RoleView, ScreenView
 from console.spans import Align, Line, Span, column, parts, spread, width_of, wrap
 from console.tones import Tone
 
@@ -213,19 +214,16 @@ def queue(view: ScreenView, width: int) -> Sheet:
         entry = view.queue[index]
         return _asker(entry, width) if part == 0 else _sentence(entry, width)[part - 1]
 
-    heights = [1 + len(_wrapped(_said(entry), width - 2)) for entry in view.queue]
+    heights = [1 + len(_said(why, width)) for why in view.queue.whys()]
     shown = f"{len(view.queue)} of {view.queue_total}" if len(view.queue) != view.queue_total else str(view.queue_total)
     return Sheet("queue", (Span(f"{shown} waiting", Tone.WAIT_STRONG),), in_blocks(heights, line))
 
 
-def _said(entry: QueueView) -> str:
-    return f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word
-
-
 # Most of a long queue says the same few sentences.
 @lru_cache(maxsize=1024)
-def _wrapped(text: str, width: int) -> tuple[str, ...]:
-    return tuple(wrap(text, width)) or ("",)
+def _said(why: Why, width: int) -> tuple[str, ...]:
+    text = f"{why.word.word}: {why.reason}" if why.reason else why.word.word
+    return tuple(wrap(text, width - 2)) or ("",)
 
 
 def _asker(entry: QueueView, width: int) -> Line:
@@ -240,7 +238,7 @@ def _asker(entry: QueueView, width: int) -> Line:
 
 
 def _sentence(entry: QueueView, width: int) -> tuple[Line, ...]:
-    first, *rest = _wrapped(_said(entry), width - 2)
+    first, *rest = _said(entry.why, width)
     state = first[: len(entry.word.word)]
     return (
         (Span(f"  {state}", Tone.WAIT), Span(first[len(state) :])),

@@ -9,7 +9,8 @@ from functools import lru_cache
 from console import figures
 from console.draw import lanes
 from console.draw.frame import RowAt, Sheet, in_blocks
-from console.screen import QueueView, ScreenView
+from console.parts.queue import QueueView, Waiting, Why
+from console.screen import ScreenView
 from console.spans import Align, Line, Span, column, parts, wrap
 from console.tones import Tone
 from console.views import ViewState
@@ -47,17 +48,18 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         return replace(lanes.lanes(view, width, 1), title="queue")
     if not view.queue_total:
         return Sheet("queue", body=((), *_nothing(view, width)))
-    entries = sorted(view.queue, key=lambda entry: -entry.since_s)
-    opened = next((entry for entry in entries if entry.id == state.detail), None)
-    if opened is not None:
-        return _detail(opened, entries.index(opened) + 1, len(entries), width)
+    entries = view.queue.by_age()
+    ids, whys = entries.ids(), entries.whys()
+    if state.detail in ids:
+        place = ids.index(state.detail)
+        return _detail(entries[place], place + 1, len(entries), width)
     if not entries:
         return Sheet("queue", body=((Span(f"none of {view.queue_total} matches the filter", Tone.DIM),),))
     rows: list[RowAt] = []
     first = 0
-    for entry in entries:
-        lines = 1 + len(_reason(entry.reason, width))
-        rows.append(RowAt(entry.id, first, lines))
+    for name, why in zip(ids, whys, strict=True):
+        lines = 1 + len(_reason(why.reason, width))
+        rows.append(RowAt(name, first, lines))
         first += lines
     columns = _columns(width)
 
@@ -67,7 +69,7 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
             return _row(entry, index + 1, columns)
         return (Span("     ↳ " if part == 1 else "       ", Tone.WAIT), Span(_reason(entry.reason, width)[part - 1]))
 
-    head = (*_states(view, width), _titles(columns))
+    head = (*_states(entries, whys, width), _titles(columns))
     foot: Line = (Span("enter", Tone.KEY), Span(" opens a request", Tone.DIM))
     body = in_blocks([row.lines for row in rows], line)
     return Sheet("queue", _summary(view, entries), body, foot, head=head, rows=tuple(rows))
@@ -86,22 +88,21 @@ def _nothing(view: ScreenView, width: int) -> tuple[Line, ...]:
     return ((Span("○ nothing waits", Tone.TEXT),), *((Span(f"  {part}", Tone.DIM),) for part in sentence))
 
 
-def _summary(view: ScreenView, entries: list[QueueView]) -> Line:
+def _summary(view: ScreenView, entries: Waiting) -> Line:
     shown = str(view.queue_total)
     if len(entries) != view.queue_total:
         shown = f"{len(entries)} of {view.queue_total}"
     return (Span(f"{shown} waiting", Tone.WAIT), Span(f" · longest {entries[0].since}", Tone.DIM))
 
 
-def _states(view: ScreenView, width: int) -> tuple[Line, ...]:
+def _states(entries: Waiting, whys: list[Why], width: int) -> tuple[Line, ...]:
     """How many wait for what."""
-    counts = Counter(entry.word for entry in view.queue)
+    counts = Counter(why.word for why in whys)
     words: list[Line] = [
         (Span(f"{word.glyph} ", Tone.WAIT), Span(f"{count} ", Tone.STRONG), Span(_number(word.word, count), Tone.DIM))
         for word, count in counts.most_common()
     ]
-    asked = sum(entry.prompt_tokens for entry in view.queue)
-    words.append((Span(f"{figures.count(asked)} prompt tok in all", Tone.DIM),))
+    words.append((Span(f"{figures.count(entries.prompt_tokens())} prompt tok in all", Tone.DIM),))
     return (parts(words, width, "   "), ())
 
 

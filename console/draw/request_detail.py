@@ -8,7 +8,8 @@ from console.draw import notes
 from console.draw.frame import Sheet
 from console.feeds import RequestsFed, row_key
 from console.parts.endings import ended
-from console.screen import LaneView, QueueView, ScreenView
+from console.parts.queue import QueueView
+from console.screen import LaneView, ScreenView
 from console.spans import Line, Span, clip, column, literal, wrap
 from console.tones import Tone
 from console.words import Word

@@ -12,7 +12,8 @@ from console.draw import notes, request_detail
 from console.draw.frame import DrawnAsShown, RowAt, Sheet
 from console.feeds import RequestsFed, row_key
 from console.parts.endings import ended
-from console.screen import LaneView, QueueView, ScreenView
+from console.parts.queue import QueueView
+from console.screen import LaneView, ScreenView
 from console.spans import Align, Line, Span, cells, column, literal, wrap
 from console.tones import Tone
 from console.views import ViewState

@@ -1,26 +1,69 @@
-"""What each waiting request says."""
+"""What the waiting requests say: hundreds of entries, of which a screen shows a few."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import overload
+from operator import attrgetter
+from typing import NamedTuple, overload
 
-from console.screen import QueueView
+from console import figures
 from console.spans import literal
 from console.words import WAIT_WORDS, Word
 from engine.protocol import Queued, WaitState
 
+_AGE = attrgetter("since_s")
+
+
+class Why(NamedTuple):
+    """What a request waits for, in a word, and the engine's own sentence about it."""
+
+    word: Word
+    reason: str
+
+
+class QueueView(NamedTuple):
+    """A waiting request. What it says of its figures is made when it is shown."""
+
+    id: str
+    client: str
+    why: Why
+    prompt_tokens: int
+    max_tokens: int
+    since_s: float
+    home: int | None
+
+    @property
+    def word(self) -> Word:
+        return self.why.word
+
+    @property
+    def reason(self) -> str:
+        return self.why.reason
+
+    @property
+    def since(self) -> str:
+        """How long it waits."""
+        return figures.span(self.since_s)
+
+    @property
+    def prompt(self) -> str:
+        """How long its prompt is."""
+        return f"{figures.count(self.prompt_tokens)} tok"
+
 
 class Waiting(Sequence[QueueView]):
-    """The queue as it is shown, made when it is first looked at: most views show none of its hundreds of entries."""
+    """The queue as it is shown. An entry is made when it is looked at; what is counted over all of them, their ids and
+    how many lines they take, is had without making any."""
 
-    def __init__(self, entries: Sequence[Queued]) -> None:
+    def __init__(self, entries: Sequence[Queued] = ()) -> None:
         self._entries = entries
-        self._made: tuple[QueueView, ...] | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[QueueView]:
+        return map(queued, self._entries)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Waiting) and (self._entries is other._entries or self._entries == other._entries)
@@ -32,18 +75,36 @@ class Waiting(Sequence[QueueView]):
     @overload
     def __getitem__(self, index: slice) -> tuple[QueueView, ...]: ...
     def __getitem__(self, index: int | slice) -> QueueView | tuple[QueueView, ...]:
-        if self._made is None:
-            self._made = tuple(map(queued, self._entries))
-        return self._made[index]
+        if isinstance(index, slice):
+            return tuple(map(queued, self._entries[index]))
+        return queued(self._entries[index])
+
+    def ids(self) -> list[str]:
+        """The id of each."""
+        return [literal(entry.id) for entry in self._entries]
+
+    def whys(self) -> list[Why]:
+        """What each waits for."""
+        return [_why(entry.state, entry.home, entry.reason) for entry in self._entries]
+
+    def prompt_tokens(self) -> int:
+        """The prompts of all of them together."""
+        return sum(entry.prompt_tokens for entry in self._entries)
+
+    def by_age(self) -> Waiting:
+        """The longest wait first."""
+        return Waiting(sorted(self._entries, key=_AGE, reverse=True))
+
+    def matching(self, wanted: Callable[[QueueView], bool]) -> Waiting:
+        """Only those that `wanted` says yes to."""
+        return Waiting([entry for entry in self._entries if wanted(queued(entry))])
 
 
 def queued(entry: Queued) -> QueueView:
-    word, reason = _why(entry.state, entry.home, entry.reason)
     return QueueView(
         literal(entry.id),
         literal(entry.client),
-        word,
-        reason,
+        _why(entry.state, entry.home, entry.reason),
         entry.prompt_tokens,
         entry.max_tokens,
         entry.since_s,
@@ -53,8 +114,8 @@ def queued(entry: Queued) -> QueueView:
 
 # Most of a long queue waits for the same few things.
 @lru_cache(maxsize=1024)
-def _why(state: WaitState, home: int | None, reason: str) -> tuple[Word, str]:
+def _why(state: WaitState, home: int | None, reason: str) -> Why:
     word = WAIT_WORDS[state]
     if state is WaitState.HOME and home is not None:
         word = Word(word.glyph, f"waits for slot {home}, its own", word.tone)
-    return word, literal(reason)
+    return Why(word, literal(reason))

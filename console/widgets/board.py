@@ -20,7 +20,7 @@ from console.cursor import settled
 from console.draw.frame import Frame, Sheet, framed, scroll_limit
 from console.look import Look, faded
 from console.screen import ScreenView
-from console.spans import Line
+from console.spans import Line, width_of
 from console.tones import Tone
 from console.views import DIGITS, ViewName, ViewState
 
@@ -104,16 +104,15 @@ class RegionWidget(Widget):
             self._strips = [self._strip(row) for row in rows]
             self.refresh()
             return
-        changed: list[Area] = []
-        for y, (old, new) in enumerate(zip(before, rows, strict=True)):
-            if old != new:
-                self._strips[y] = self._strip(new)
-                changed.append(Area(0, y, self.size.width, 1))
+        changed = [y for y, (old, new) in enumerate(zip(before, rows, strict=True)) if old != new]
+        for y in changed:
+            self._strips[y] = self._strip(rows[y])
         if changed:
-            self.refresh(*changed)
+            width = self.size.width
+            self.refresh(*(Area(0, y, width, 1) for y in changed))
 
     def _strip(self, row: Line) -> Strip:
-        return Strip((self._look if self._live else self._faded).segments(row))
+        return Strip((self._look if self._live else self._faded).segments(row), width_of(row))
 
     def render_lines(self, crop: Area) -> list[Strip]:
         width = self.size.width
