@@ -1,19 +1,19 @@
-"""The console's only network code: asks an engine, and says in one sentence what went wrong."""
+"""The only file of the console that asks engines, over the connections of `wire.py`: what is asked, what the answer is,
+and in one sentence what went wrong."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-import httpx
 import msgspec
 
 from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable, Verb
+from console.wire import Answer, Wire, WireError
 from engine.protocol import CONTRACT, ActionReply, Health, LedgerRow, LogPage, RequestsPage, decode_health
 
 __all__ = ["BadAddress", "HealthClient", "Unreachable"]
@@ -52,16 +52,11 @@ class HealthClient:
         self.url = url.rstrip("/")
         self._tap = tap
         try:
-            address = httpx.URL(self.url)
-        except httpx.InvalidURL as error:
+            # Proxies of the environment are for the outside world; an engine is asked directly.
+            self._wire = Wire(self.url)
+        except ValueError as error:
             raise BadAddress(f"--url {url}: {error}") from None
-        if address.scheme not in ("http", "https") or not address.host:
-            raise BadAddress(f"--url {url}: must be an address like http://127.0.0.1:8000")
-        # Proxies of the environment are for the outside world; an engine is asked directly.
-        # Certificates are read where they are needed: that takes as long as a frame.
-        checked = address.scheme == "https"
-        self._http = httpx.AsyncClient(timeout=None, trust_env=False, headers=_reading(), verify=checked)
-        self._request = self._http.build_request("GET", f"{self.url}/health")
+        self._reading = _reading()
 
     async def fetch(self) -> Health:
         """The engine's newest snapshot, whatever its status code; raises Unreachable."""
@@ -80,7 +75,7 @@ class HealthClient:
         return health, body
 
     async def _ask(self) -> tuple[Health, bytes]:
-        response = await self._send(self._request, _SNAPSHOT_S)
+        response = await self._send("GET", "/health", self._reading, _SNAPSHOT_S)
         if response.status_code in (401, 403):
             raise Unreachable(f"status {response.status_code}: {_WANTS_TOKEN}")
         try:
@@ -107,7 +102,7 @@ class HealthClient:
         """Have the engine do something; a refusal is a reply too. Raises Unreachable where no answer came."""
         kind = "requests" if act.verb is Verb.CANCEL else "roles"
         path = f"/admin/{kind}/{quote(act.target, safe='')}/{act.verb}"
-        response = await self._send(self._http.build_request("POST", self.url + path, headers=_acting()), _DESK_S)
+        response = await self._send("POST", path, _acting(), _DESK_S)
         try:
             return msgspec.json.decode(response.content, type=ActionReply)
         except msgspec.MsgspecError:
@@ -120,8 +115,8 @@ class HealthClient:
 
     async def _read(self, path: str, given: Mapping[str, str], kind: type[T], missing: str) -> T:
         """The body of a GET as `kind`; `missing` says what an engine lacks that does not know the path."""
-        asked = {name: value for name, value in given.items() if value}
-        response = await self._send(self._http.build_request("GET", self.url + path, params=asked), _DESK_S)
+        asked = urlencode({name: value for name, value in given.items() if value}, errors="replace")
+        response = await self._send("GET", f"{path}?{asked}" if asked else path, self._reading, _DESK_S)
         if response.status_code == 200:
             try:
                 return msgspec.json.decode(response.content, type=kind)
@@ -134,23 +129,14 @@ class HealthClient:
             why = f"{why}; {_WANTS_TOKEN}"
         raise Unreachable(why)
 
-    async def _send(self, request: httpx.Request, within_s: float) -> _Answer:
+    async def _send(self, method: str, path: str, headers: Mapping[str, str], within_s: float) -> Answer:
         try:
             async with asyncio.timeout(within_s):
-                response = await self._http.send(request, stream=True)
-                try:
-                    body = bytearray()
-                    async for piece in response.aiter_bytes():
-                        body += piece
-                        if len(body) > _MOST_BYTES:
-                            raise Unreachable(f"an answer of more than {_MOST_BYTES >> 20} MiB")
-                finally:
-                    await response.aclose()
+                return await self._wire.ask(method, path, headers, _MOST_BYTES)
         except TimeoutError:
             raise Unreachable(f"no answer within {within_s:.0f} s") from None
-        except httpx.HTTPError as error:
-            raise Unreachable(_why(error)) from error
-        return _Answer(response.status_code, bytes(body))
+        except WireError as error:
+            raise Unreachable(str(error)) from error
 
     async def __aenter__(self) -> HealthClient:
         return self
@@ -158,7 +144,7 @@ class HealthClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        self._wire.close()
 
 
 def _reading() -> dict[str, str]:
@@ -174,14 +160,6 @@ def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """A whole answer: its status code and its body."""
-
-    status_code: int
-    content: bytes
-
-
 class _Detail(msgspec.Struct):
     message: str
     code: str = ""
@@ -191,7 +169,7 @@ class _Error(msgspec.Struct):
     error: _Detail
 
 
-def _complaint(response: _Answer) -> tuple[str, str]:
+def _complaint(response: Answer) -> tuple[str, str]:
     """What an error says, and its code; where it says nothing, its status."""
     try:
         detail = msgspec.json.decode(response.content, type=_Error).error
@@ -207,12 +185,3 @@ def _status_alone(body: bytes) -> str:
     except msgspec.MsgspecError:
         return ""
     return fields["status"] if set(fields) == {"status"} else ""
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, httpx.ConnectError):
-        text = str(error)
-        if "refused" in text or "attempts failed" in text:
-            return "connection refused"
-        return f"cannot connect: {text}"
-    return str(error) or type(error).__name__
