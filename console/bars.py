@@ -70,20 +70,16 @@ def sparkline(values: Sequence[float], width: int, tone: Tone) -> Line:
     """
     if width <= 0:
         return ()
-    shown = list(values[-width:])
-    ceiling = max(shown, default=0.0) * 1.3
+    latest = values[-width:]
+    shown = [0.0] * (width - len(latest)) + list(latest)
+    ceiling = max(shown) * 1.3
     spans: list[Span] = []
-    missing = width - len(shown)
-    run, run_tone = "▁" * missing, Tone.TRACK
-    for value in shown:
-        level = min(7, int(value / ceiling * 8)) if ceiling > 0 else 0
-        tick, tick_tone = ("▁", Tone.TRACK) if value <= 0 else (_TICKS[level], tone)
-        if tick_tone is not run_tone:
-            spans.append(Span(run, run_tone))
-            run, run_tone = "", tick_tone
-        run += tick
-    spans.append(Span(run, run_tone))
-    return tuple(span for span in spans if span.text)
+    for there, run in groupby(shown, key=(0.0).__lt__):
+        if there:
+            spans.append(Span("".join([_TICKS[min(7, int(value / ceiling * 8))] for value in run]), tone))
+        else:
+            spans.append(Span("▁" * len(list(run)), Tone.TRACK))
+    return tuple(spans)
 
 
 def shrunk(values: Sequence[float], width: int, step: int) -> tuple[float, ...]:

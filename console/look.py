@@ -69,7 +69,10 @@ class Look:
 
     def segments(self, line: Line) -> list[Segment]:
         """The line as it is sent: tones become styles, and glyphs what may be sent."""
-        return [Segment(self.shown(text), self.styles[tone]) for text, tone in line]
+        styles = self.styles
+        if self.ascii:
+            return [Segment(ascii_text(text), styles[tone]) for text, tone in line]
+        return [Segment(text, styles[tone]) for text, tone in line]
 
     def shown(self, text: str) -> str:
         """The text in glyphs that may be sent."""

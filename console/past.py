@@ -48,10 +48,10 @@ class _Waiting:
     arrived: float
     seen: float
 
-    def same(self, entry: Queued, arrived: float) -> bool:
+    def same(self, entry: Queued, uptime_s: float) -> bool:
         mine = self.entry
         return (
-            abs(self.arrived - arrived) <= _SAME_ARRIVAL_S
+            abs(self.arrived - uptime_s + entry.since_s) <= _SAME_ARRIVAL_S
             and mine.state is entry.state
             and mine.reason == entry.reason
             and mine.home == entry.home
@@ -72,7 +72,14 @@ class _Queues:
 
     def pack(self, health: Health, at: float) -> bytes:
         """The snapshot's queue in short: the same object as the one before where nothing came or went."""
-        serials = [self._waiting(entry, health.uptime_s - entry.since_s, at).serial for entry in health.queue]
+        by_id, uptime_s = self._by_id, health.uptime_s
+        serials: list[int] = []
+        for entry in health.queue:
+            waiting = by_id.get(entry.id)
+            if waiting is None or not waiting.same(entry, uptime_s):
+                waiting = self._new(entry, uptime_s, at)
+            waiting.seen = at
+            serials.append(waiting.serial)
         if serials != self._last[0]:
             steps = array("q", (serial - before for before, serial in zip([0, *serials], serials, strict=False)))
             self._last = (serials, packed_bytes(steps.tobytes()) if serials else b"")
@@ -95,13 +102,10 @@ class _Queues:
             if self._by_id.get(waiting.entry.id) is waiting:
                 del self._by_id[waiting.entry.id]
 
-    def _waiting(self, entry: Queued, arrived: float, at: float) -> _Waiting:
-        waiting = self._by_id.get(entry.id)
-        if waiting is None or not waiting.same(entry, arrived):
-            self._next += 1
-            waiting = _Waiting(self._next, entry, arrived, at)
-            self._by_id[entry.id] = self._by_serial[self._next] = waiting
-        waiting.seen = at
+    def _new(self, entry: Queued, uptime_s: float, at: float) -> _Waiting:
+        self._next += 1
+        waiting = _Waiting(self._next, entry, uptime_s - entry.since_s, at)
+        self._by_id[entry.id] = self._by_serial[self._next] = waiting
         return waiting
 
 

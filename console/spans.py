@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -63,16 +64,20 @@ def literal(text: str) -> str:
     return "".join(shown)
 
 
+# The same glyphs and bars come again and again.
+_wide = lru_cache(maxsize=4096)(cell_len)
+
+
 def cells(text: str) -> int:
     """Terminal cells of a text; most of the screen is ASCII, for which no table is needed."""
-    return len(text) if text.isascii() else cell_len(text)
+    return len(text) if text.isascii() else _wide(text)
 
 
 def width_of(line: Line) -> int:
     """Cells the line takes."""
     total = 0
     for text, _ in line:
-        total += len(text) if text.isascii() else cell_len(text)
+        total += len(text) if text.isascii() else _wide(text)
     return total
 
 
@@ -97,10 +102,11 @@ def fit(line: Line, width: int, fill: Tone = Tone.TEXT) -> Line:
     fitted: list[Span] = []
     room = width
     for span in line:
-        used = cells(span.text)
+        text = span.text
+        used = len(text) if text.isascii() else _wide(text)
         if used > room:
             if room:
-                fitted.append(Span(column(span.text, room), span.tone))
+                fitted.append(Span(column(text, room), span.tone))
             return tuple(fitted)
         if used:
             fitted.append(span)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple, overload
 
@@ -107,17 +108,21 @@ def framed(sheet: Sheet, frame: Frame) -> tuple[Line, ...]:
     inner = height - 2 - len(head)
     body = sheet.body[offset : offset + inner]
     below = len(sheet.body) - offset - len(body)
-    side = Span("│", edge)
-    rows = [_top(sheet, frame, edge)]
-    rows += [(side, Span(" "), *fit(line, width - SIDE_CELLS), Span(" "), side) for line in head]
+    rows = [_top(sheet, frame, edge), *(_between(line, width, edge, False) for line in head)]
     marked = sheet.row(frame.cursor)
     for index in range(inner):
         line = body[index] if index < len(body) else ()
         here = marked is not None and 0 <= offset + index - marked.first < marked.lines
-        mark = Span("▌", Tone.KEY) if here else Span(" ")
-        rows.append((side, mark, *fit(line, width - SIDE_CELLS), Span(" "), side))
+        rows.append(_between(line, width, edge, here))
     rows.append(_bottom(sheet, width, edge, offset, below))
     return tuple(rows)
+
+
+# Most lines are those of the frame before.
+@lru_cache(maxsize=1024)
+def _between(line: Line, width: int, edge: Tone, marked: bool) -> Line:
+    side = Span("│", edge)
+    return (side, Span("▌", Tone.KEY) if marked else Span(" "), *fit(line, width - SIDE_CELLS), Span(" "), side)
 
 
 def _top(sheet: Sheet, frame: Frame, edge: Tone) -> Line:

@@ -212,18 +212,11 @@ def queue(view: ScreenView, width: int) -> Sheet:
 
     def line(index: int, part: int) -> Line:
         entry = view.queue[index]
-        return _asker(entry, width) if part == 0 else _sentence(entry, width)[part - 1]
+        return _asker(entry, width) if part == 0 else _sentence(entry.why, width)[part - 1]
 
-    heights = [1 + len(_said(why, width)) for why in view.queue.whys()]
+    heights = [1 + len(_sentence(why, width)) for why in view.queue.whys()]
     shown = f"{len(view.queue)} of {view.queue_total}" if len(view.queue) != view.queue_total else str(view.queue_total)
     return Sheet("queue", (Span(f"{shown} waiting", Tone.WAIT_STRONG),), in_blocks(heights, line))
-
-
-# Most of a long queue says the same few sentences.
-@lru_cache(maxsize=1024)
-def _said(why: Why, width: int) -> tuple[str, ...]:
-    text = f"{why.word.word}: {why.reason}" if why.reason else why.word.word
-    return tuple(wrap(text, width - 2)) or ("",)
 
 
 def _asker(entry: QueueView, width: int) -> Line:
@@ -237,9 +230,12 @@ def _asker(entry: QueueView, width: int) -> Line:
     return spread(left, (Span(" "), *right), width)
 
 
-def _sentence(entry: QueueView, width: int) -> tuple[Line, ...]:
-    first, *rest = _said(entry.why, width)
-    state = first[: len(entry.word.word)]
+# Most of a long queue says the same few sentences.
+@lru_cache(maxsize=1024)
+def _sentence(why: Why, width: int) -> tuple[Line, ...]:
+    text = f"{why.word.word}: {why.reason}" if why.reason else why.word.word
+    first, *rest = wrap(text, width - 2) or [""]
+    state = first[: len(why.word.word)]
     return (
         (Span(f"  {state}", Tone.WAIT), Span(first[len(state) :])),
         *((Span(f"  {part}"),) for part in rest),

@@ -67,7 +67,7 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         entry = entries[index]
         if not part:
             return _row(entry, index + 1, columns)
-        return (Span("     ↳ " if part == 1 else "       ", Tone.WAIT), Span(_reason(entry.reason, width)[part - 1]))
+        return _reason(entry.reason, width)[part - 1]
 
     head = (*_states(entries, whys, width), _titles(columns))
     foot: Line = (Span("enter", Tone.KEY), Span(" opens a request", Tone.DIM))
@@ -145,8 +145,11 @@ def _row(entry: QueueView, number: int, columns: _Columns) -> Line:
 
 # Most of a long queue gives the same few reasons.
 @lru_cache(maxsize=1024)
-def _reason(reason: str, width: int) -> tuple[str, ...]:
-    return tuple(wrap(reason, max(10, width - 7))) if reason else ()
+def _reason(reason: str, width: int) -> tuple[Line, ...]:
+    first, *rest = wrap(reason, max(10, width - 7))
+    if not first:
+        return ()
+    return ((Span("     ↳ ", Tone.WAIT), Span(first)), *((Span("       ", Tone.WAIT), Span(text)) for text in rest))
 
 
 def _detail(entry: QueueView, place: int, count: int, width: int) -> Sheet:

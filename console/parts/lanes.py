@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 from console import figures
 from console.history import LaneTrack
@@ -20,7 +20,8 @@ def lane_view(lane: Lane, past: LaneTrack, *, stale: bool) -> LaneView:
     if stale or lane.state is LaneState.IDLE:
         text = word.word
     request = lane.request
-    base = LaneView(
+    shown = partial(
+        LaneView,
         slot=lane.slot,
         kind=literal(lane.kind),
         word=word,
@@ -37,14 +38,13 @@ def lane_view(lane: Lane, past: LaneTrack, *, stale: bool) -> LaneView:
         reason=literal(lane.reason) if lane.reason else None,
     )
     if request is None:
-        return base
+        return shown()
     left_s: float | None = None
     unread = request.prefill_total - request.prefill_done
     if lane.state is LaneState.PREFILLING and past.reading_tok_s and unread > 0 and not stale:
         left_s = unread / past.reading_tok_s
     accepted = request.accepted_per_round
-    return replace(
-        base,
+    return shown(
         request=literal(request.id),
         client=literal(request.client),
         age=figures.span(request.age_s),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from textual import events
@@ -108,14 +108,15 @@ class RegionWidget(Widget):
         for y in changed:
             self._strips[y] = self._strip(rows[y])
         if changed:
-            width = self.size.width
-            self.refresh(*(Area(0, y, width, 1) for y in changed))
+            self.refresh(*_runs(changed, self.size.width))
 
     def _strip(self, row: Line) -> Strip:
         return Strip((self._look if self._live else self._faded).segments(row), width_of(row))
 
     def render_lines(self, crop: Area) -> list[Strip]:
         width = self.size.width
+        if self._strips and crop == (0, 0, width, len(self._strips)) and self._strips[0].cell_length == width:
+            return self._strips
         blank = Strip.blank(width, self._look.styles[Tone.TEXT])
         strips = [self._strips[y] if y < len(self._strips) else blank for y in range(crop.y, crop.bottom)]
         return [strip.crop_extend(crop.x, crop.right, None) for strip in strips]
@@ -128,6 +129,17 @@ class RegionWidget(Widget):
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         self.post_message(Touched(self.region_name, event.x, event.y, _WHEEL_ROWS))
+
+
+def _runs(rows: Sequence[int], width: int) -> Iterator[Area]:
+    """The areas of the rows, given in order: those under one another are one area."""
+    first = last = rows[0]
+    for row in rows[1:]:
+        if row != last + 1:
+            yield Area(0, first, width, last + 1 - first)
+            first = row
+        last = row
+    yield Area(0, first, width, last + 1 - first)
 
 
 class BoardLayout(Layout):
