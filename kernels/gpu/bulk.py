@@ -1,4 +1,4 @@
-"""Matrix products of prompt chunks whose operands arrive by the tensor copy engine (compute capability 9.0).
+"""Matrix products whose operands arrive by the tensor copy engine (compute capability 9.0).
 
 The sums are those of `linear`: one chain of matrix instructions from k = 0 upwards for each output. No thread computes
 addresses, so registers and issue slots are left for the matrix instructions.
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.gpu.launch import INTERPRETED, LaunchMode, enter_product, leave_product
+from kernels.gpu.launch import INTERPRETED, LaunchMode, ask_for_weights, enter_product, leave_product
 from kernels.gpu.tiles import Tile
 
 
@@ -19,6 +19,7 @@ from kernels.gpu.tiles import Tile
 def _bulk_kernel(
     x_desc,
     w_desc,
+    w_ptr,
     out_ptr,
     rows,
     n,
@@ -28,7 +29,9 @@ def _bulk_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
+    SWAP: tl.constexpr,
     GROUP: tl.constexpr,
+    AHEAD: tl.constexpr,
     MODE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
@@ -40,28 +43,38 @@ def _bulk_kernel(
     height = tl.minimum(row_tiles - first, GROUP)
     row0 = (first + (pid % band) % height) * BM
     column0 = (pid % band) // height * BN
+    offs_m = row0 + tl.arange(0, BM)
+    offs_n = column0 + tl.arange(0, BN)
+    asked = tl.minimum(offs_n, n - 1)
+    ask_for_weights(w_ptr, asked, k, AHEAD)
+    if EPILOGUE == "gated":
+        ask_for_weights(w_ptr, n + asked, k, AHEAD)
     enter_product(MODE)
 
     # 2. One pass along K. What lies past the last row arrives as zeros, past the last output it is not stored.
-    acc = tl.zeros((BM, BN), tl.float32)
-    up = tl.zeros((BM, BN), tl.float32)
+    if SWAP:
+        acc = tl.zeros((BN, BM), tl.float32)
+        up = tl.zeros((BN, BM), tl.float32)
+    else:
+        acc = tl.zeros((BM, BN), tl.float32)
+        up = tl.zeros((BM, BN), tl.float32)
     for at in range(0, k, BK):
         x = x_desc.load([row0, at])
         w = w_desc.load([column0, at])
         if UPCAST:
             x = x.to(tl.float32)
             w = w.to(tl.float32)
-        acc = tl.dot(x, tl.trans(w), acc)
+        acc = tl.dot(w, tl.trans(x), acc) if SWAP else tl.dot(x, tl.trans(w), acc)
         if EPILOGUE == "gated":
             u = w_desc.load([n + column0, at])
             if UPCAST:
                 u = u.to(tl.float32)
-            up = tl.dot(x, tl.trans(u), up)
+            up = tl.dot(u, tl.trans(x), up) if SWAP else tl.dot(x, tl.trans(u), up)
 
     # 3. Epilogue, in float32.
     leave_product(MODE)
-    offs_m = row0 + tl.arange(0, BM)
-    offs_n = column0 + tl.arange(0, BN)
+    acc = tl.trans(acc) if SWAP else acc
+    up = tl.trans(up) if SWAP else up
     if EPILOGUE == "gated":
         acc = acc / (1.0 + tl.exp(-acc)) * up
     out_ptrs = out_ptr + offs_m[:, None].to(tl.int64) * out_stride + offs_n[None, :]
@@ -72,7 +85,7 @@ def _bulk_kernel(
 
 
 def bulk_linear(
-    x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: str, tile: Tile, mode: LaunchMode
+    x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: str, tile: Tile, mode: LaunchMode, ahead: int
 ) -> None:
     """`linear` in one segment, without alpha, by a tile of the copy engine; `linear` has checked the operands."""
     rows, k = x.shape
@@ -80,6 +93,7 @@ def bulk_linear(
     _bulk_kernel[(triton.cdiv(rows, tile.bm) * triton.cdiv(n, tile.bn),)](
         TensorDescriptor(x, [rows, k], [x.stride(0), 1], [tile.bm, tile.bk]),
         TensorDescriptor(w, [w.shape[0], k], [k, 1], [tile.bn, tile.bk]),
+        w,
         out,
         rows,
         n,
@@ -89,7 +103,9 @@ def bulk_linear(
         BM=tile.bm,
         BN=tile.bn,
         BK=tile.bk,
+        SWAP=tile.swap,
         GROUP=8,
+        AHEAD=ahead,
         MODE=str(mode),
         UPCAST=INTERPRETED,
         num_warps=tile.warps,

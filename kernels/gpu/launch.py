@@ -84,6 +84,25 @@ def enter_product(MODE: tl.constexpr):
         gdc_wait()
 
 
+_LINE = tl.constexpr(64)
+
+
+@triton.jit
+def ask_for_weights(w_ptr, which, k, AHEAD: tl.constexpr):
+    """Ask that the first AHEAD 16-bit weights of the rows `which` of a (rows, k) matrix come to L2, and do not wait
+    for them: memory is idle before `enter_product` returns. AHEAD is 0, or a power of two from 64 on."""
+    if AHEAD > 0:
+        line = tl.minimum(tl.arange(0, AHEAD // _LINE) * _LINE, k - _LINE)[None, :]
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+            "=r,l",
+            [w_ptr + which[:, None].to(tl.int64) * k + line],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
 @triton.jit
 def leave_product(MODE: tl.constexpr):
     """Let the next kernel start while the last sums are finished."""

@@ -17,6 +17,7 @@ from kernels.gpu.bulk import bulk_linear
 from kernels.gpu.launch import (
     INTERPRETED,
     LaunchMode,
+    ask_for_weights,
     default_mode,
     enter_product,
     leave_product,
@@ -37,15 +38,6 @@ class Epilogue(StrEnum):
 
 AHEAD = 256
 """Weights of each row that a CHAINED product asks of L2 while it waits for its input: memory is idle then."""
-_LINE = tl.constexpr(64)
-
-
-@triton.jit
-def _ask_l2(ptrs):
-    """Ask that the lines at `ptrs` be brought to L2, without waiting for them."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [ptrs], dtype=tl.int32, is_pure=False, pack=1
-    )
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -90,12 +82,10 @@ def _linear_kernel(
     m_live = offs_m[:, None] < rows
     n_live = mine[:, None]
     up_offset = n.to(tl.int64) * k
-    if AHEAD > 0:
-        line = tl.minimum(tl.arange(0, AHEAD // _LINE) * _LINE, k - _LINE)[None, :]
-        lines = w_ptr + tl.where(mine, offs_n, pid_n * SHARE)[:, None].to(tl.int64) * k + line
-        _ask_l2(lines)
-        if EPILOGUE == "gated":
-            _ask_l2(lines + up_offset)
+    asked = tl.where(mine, offs_n, pid_n * SHARE)
+    ask_for_weights(w_ptr, asked, k, AHEAD)
+    if EPILOGUE == "gated":
+        ask_for_weights(w_ptr + up_offset, asked, k, AHEAD)
     enter_product(MODE)
 
     # 2. One pass along K, or one a segment.
@@ -188,10 +178,11 @@ def linear(
     if any(k // 64 * s // segments * 64 % t.bk for s in range(1, segments + 1)):
         raise ValueError(f"k = {k} in {segments} segments is not a multiple of the tile's depth {t.bk}")
     mode = mode if mode is not None else default_mode(x.device)
+    ahead = AHEAD if mode is LaunchMode.CHAINED else 0
     if t.bulk:
         if segments != 1 or alpha is not None:
             raise ValueError(f"a bulk tile computes one segment without alpha, not {segments}")
-        bulk_linear(x, w, out, str(epilogue), t, mode)
+        bulk_linear(x, w, out, str(epilogue), t, mode, ahead)
         return
     grid = (triton.cdiv(rows, t.bm) * triton.cdiv(n, t.outputs),)
     _linear_kernel[grid](
@@ -213,7 +204,7 @@ def linear(
         SWAP=t.swap,
         SEGMENTS=segments,
         GROUP=8,
-        AHEAD=AHEAD if mode is LaunchMode.CHAINED else 0,
+        AHEAD=ahead,
         MODE=str(mode),
         UPCAST=INTERPRETED,
         num_warps=t.warps,

@@ -124,7 +124,7 @@ def _dense(row: list[object]) -> tuple[Key, Tile]:
     key = _key(row)
     bm, bn, bk, warps, stages, swap, share, bulk = row[4:]
     fits = bm in _POWERS and bn in _POWERS and bk in _POWERS and warps in (1, 2, 4, 8) and _whole(stages, 1, 8)
-    fits = fits and isinstance(swap, bool) and isinstance(bulk, bool) and not (bulk and (swap or share))
+    fits = fits and isinstance(swap, bool) and isinstance(bulk, bool) and not (bulk and share)
     if not fits or key[1] % int(str(bk)) or not _whole(share, 0, int(str(bn)) - 1):
         raise DamagedTiles(f"{row} is no tile")
     numbers = [int(str(value)) for value in (bm, bn, bk, warps, stages)]

@@ -25,21 +25,27 @@ CANDIDATES: dict[int, list[Tile]] = {
         Tile(16, 64, 128, 4, 4, swap=True), Tile(16, 64, 128, 8, 5), Tile(16, 128, 64, 4, 5, swap=True),
         Tile(16, 16, 256, 4, 6), Tile(16, 32, 256, 4, 5), Tile(16, 32, 128, 4, 8), Tile(16, 64, 128, 4, 6, swap=True),
         Tile(16, 64, 256, 4, 4, swap=True), Tile(16, 32, 512, 4, 3), Tile(16, 32, 256, 4, 4, swap=True),
+        Tile(16, 64, 128, 4, 6, swap=True, bulk=True), Tile(16, 64, 64, 4, 8, swap=True, bulk=True),
+        Tile(16, 64, 256, 4, 4, swap=True, bulk=True), Tile(16, 64, 128, 4, 8, swap=True, bulk=True),
     ],
     32: [
         Tile(32, 32, 128, 4, 4), Tile(32, 16, 256, 4, 3), Tile(32, 64, 64, 4, 6, swap=True), Tile(32, 64, 128, 4, 3),
         Tile(32, 64, 128, 4, 4, swap=True), Tile(32, 128, 64, 4, 5, swap=True), Tile(32, 64, 128, 4, 6, swap=True),
-        Tile(32, 32, 256, 4, 4),
+        Tile(32, 32, 256, 4, 4), Tile(32, 64, 128, 4, 6, swap=True, bulk=True),
+        Tile(32, 64, 64, 4, 8, swap=True, bulk=True),
     ],
     64: [
         Tile(64, 32, 128, 4, 3), Tile(64, 64, 64, 4, 5), Tile(64, 64, 128, 4, 3), Tile(64, 64, 64, 4, 5, swap=True),
         Tile(64, 64, 128, 4, 4, swap=True), Tile(64, 128, 64, 4, 4, swap=True), Tile(64, 64, 128, 4, 5, swap=True),
+        Tile(64, 64, 128, 4, 5, swap=True, bulk=True), Tile(64, 64, 64, 4, 6, swap=True, bulk=True),
     ],
     128: [
         Tile(128, 64, 64, 8, 3), Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 8, 3), Tile(128, 32, 128, 4, 3),
         Tile(128, 64, 128, 8, 3), Tile(128, 64, 64, 4, 4, swap=True), Tile(128, 128, 64, 4, 4, swap=True),
         Tile(128, 32, 128, 4, 4), Tile(128, 64, 128, 4, 4, swap=True), Tile(128, 64, 128, 8, 4),
         Tile(128, 128, 64, 8, 4), Tile(128, 64, 64, 8, 5), Tile(128, 32, 128, 8, 4),
+        Tile(128, 64, 64, 8, 6, bulk=True), Tile(128, 64, 128, 8, 4, bulk=True), Tile(128, 32, 128, 8, 4, bulk=True),
+        Tile(128, 128, 64, 8, 4, bulk=True),
     ],
     512: [
         Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4),

@@ -74,14 +74,15 @@ def test_linear_by_programs_that_finish_a_part_of_their_tile(epilogue: Epilogue)
 
 
 @pytest.mark.parametrize("epilogue", list(Epilogue))
-def test_linear_by_the_copy_engine(epilogue: Epilogue) -> None:
+@pytest.mark.parametrize("swap", [False, True])
+def test_linear_by_the_copy_engine(epilogue: Epilogue, swap: bool) -> None:
     x, w = randn(19, 192, seed=1), randn(80 if epilogue is Epilogue.GATED else 40, 192, seed=2)
     if epilogue is Epilogue.ADD:
         out = randn(19, 40, seed=3, dtype=torch.float32)
     else:
         out = poisoned(19, 40, dtype=torch.bfloat16 if epilogue is Epilogue.GATED else torch.float32)
     want = twins.linear(x, w, out, epilogue)
-    linear(x, w, out, epilogue, tile=Tile(16, 32, 64, 4, 2, bulk=True))
+    linear(x, w, out, epilogue, tile=Tile(16, 32, 64, 4, 2, swap=swap, bulk=True))
     close(out, want)
 
 
