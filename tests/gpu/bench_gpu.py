@@ -28,7 +28,7 @@ from tests.gpu.prompts import prompt
 from tests.gpu.rates import ahead, card, packed, products, step, trace, tune_packed
 from tests.gpu.real import model, vmm
 from tests.gpu.setting import SHAPES, TABLE, ShapeForm, row, say
-from tests.gpu.tuning import tune
+from tests.gpu.tuning import precompile, tune, wanted
 
 
 @contextmanager
@@ -70,6 +70,7 @@ def main() -> None:
         "model": lambda: model(args.model),
         "tune": lambda: tune(shapes, args.out, tuple(int(word) for word in args.classes.split(","))),
         "bits": lambda: (
+            precompile(wanted(shapes, CLASSES)),
             bits_products(shapes, args.cases),
             [bits_program(s, f) for s in shapes for f in ("bf16", "q4")],
         ),  # type: ignore[func-returns-value]
