@@ -78,6 +78,15 @@ def _continued(driver: Driver) -> None:
     if not getattr(driver, "_must_signal_resume", False):
         driver.suspend_application_mode()
     driver.resume_application_mode()
+    _resized_by_the_loop()
+
+
+def _resized_by_the_loop() -> None:
+    """Have the driver's handler of a resize called by the loop. Where one interrupts another, the outer would tell the
+    size that it read before last, and the picture would keep it."""
+    handler = signal.getsignal(signal.SIGWINCH)
+    if callable(handler):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, handler, signal.SIGWINCH, None)
 
 
 class ConsoleApp(App[int]):
@@ -162,6 +171,7 @@ class ConsoleApp(App[int]):
         driver = self._driver
         if driver is not None and driver.can_suspend and signal.getsignal(signal.SIGCONT) != signal.SIG_DFL:
             loop.add_signal_handler(signal.SIGCONT, _continued, driver)
+        _resized_by_the_loop()
         self._show()
         self.set_interval(_IDLE_S, self._look_again)
         for index in range(len(self.engines)):

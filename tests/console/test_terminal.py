@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -66,7 +67,8 @@ class Terminal:
         return True
 
     def wait_for(self, words: str) -> None:
-        for _ in range(300):
+        deadline = time.monotonic() + LONG_S
+        while time.monotonic() < deadline:
             if words in "\n".join(self.screen.display):
                 return
             assert self.read(0.1), self.written
@@ -109,6 +111,8 @@ def start(url: str, program: str = PROGRAM, **environment: str) -> Terminal:
         encoding="utf-8",
         codec_errors="replace",
     )
+    # Before each send it would sleep for a prompt that asks for a password to stop echoing.
+    child.delaybeforesend = None
     return Terminal(child, pyte.Screen(80, 24))
 
 
@@ -224,6 +228,7 @@ def test_without_the_mouse_no_report_is_asked_for(engine: FakeHealth) -> None:
 def test_a_click_and_a_turn_of_the_wheel_reach_the_console(engine: FakeHealth) -> None:
     terminal = start(engine.url)
     terminal.wait_for("Yielded")
+    terminal.wait_for("2 lanes")
     assert MOUSE[0] in terminal.written
     tab = terminal.screen.display[23].index("2 lanes")
     terminal.child.send(f"\x1b[<0;{tab + 2};24M\x1b[<0;{tab + 2};24m")
