@@ -16,6 +16,7 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,8 @@ _MADV_POPULATE_WRITE = 23
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
 _MAP_FIXED = 0x10
 _PROT_NONE = 0
+_SMAPS = re.compile(rb"^(?:([0-9a-f]+)-([0-9a-f]+) |(?:Rss|Swap): +([0-9]+) )", re.MULTILINE)
+"""A mapping's first line, or what of it is resident or swapped in KiB."""
 
 
 class HostRange:
@@ -108,15 +111,14 @@ def resident_bytes(spans: Sequence[tuple[int, int]]) -> list[int]:
     page table, so it is for checks, not for rounds."""
     totals = [0] * len(spans)
     inside: int | None = None
-    for line in Path("/proc/self/smaps").read_bytes().splitlines():
-        head, _, rest = line.partition(b" ")
-        if not head.endswith(b":"):
-            low, _, high = head.partition(b"-")
+    for found in _SMAPS.finditer(Path("/proc/self/smaps").read_bytes()):
+        low, high, kib = found.groups()
+        if kib is None:
             first, last = int(low, 16), int(high, 16)
             within = (i for i, (address, length) in enumerate(spans) if address <= first and last <= address + length)
             inside = next(within, None)
-        elif inside is not None and head in (b"Rss:", b"Swap:"):
-            totals[inside] += int(rest.split()[0]) * 1024
+        elif inside is not None:
+            totals[inside] += int(kib) * 1024
     return totals
 
 

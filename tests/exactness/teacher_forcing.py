@@ -32,10 +32,17 @@ import httpx
 import numpy as np
 
 from engine import catalog
+from engine.api import Tokenizer
 from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
 from engine.kv.pool import KvPool
-from engine.loading import LoadedModel, load
+from engine.loading import ROWS, LoadedModel, load
+from engine.models.gguf_config import llama_config
 from engine.rows import SlotRows, pack
+from engine.runner import Runner
+from engine.weights.gguf import open_gguf
+from kernels.cpu.threads import available
+from kernels.forms import Form, RawTensor
 
 DATA = Path(__file__).parent / "data"
 TEXTS = ("prose", "code")
@@ -108,9 +115,20 @@ def unpacked(path: Path) -> Iterator[Path]:
         yield copy
 
 
-def texts(model: LoadedModel) -> list[list[int]]:
+def float32_runner(path: Path) -> Runner:
+    """A runner over what `unpacked` writes, without the file."""
+    file = open_gguf(path)
+    tensors = {}
+    for name, raw in file.tensors.items():
+        values = gguf.quants.dequantize(raw.data, gguf.GGMLQuantizationType[raw.form.name]).astype(np.float32)
+        tensors[name] = RawTensor(name, Form.F32, raw.shape, values.view(np.uint8))
+    config = llama_config(file.metadata, file.tensors)
+    return CpuRunner(config, tensors, threads=available(), max_rows=ROWS)
+
+
+def texts(tokenizer: Tokenizer) -> list[list[int]]:
     """The texts as tokens, `TOKENS` each."""
-    found = [model.served.tokenizer.encode((DATA / f"{name}.txt").read_text())[:TOKENS] for name in TEXTS]
+    found = [tokenizer.encode((DATA / f"{name}.txt").read_text())[:TOKENS] for name in TEXTS]
     if any(len(ids) < TOKENS for ids in found):
         raise ValueError(f"a text has fewer than {TOKENS} tokens: {[len(ids) for ids in found]}")
     return found
@@ -118,7 +136,11 @@ def texts(model: LoadedModel) -> list[list[int]]:
 
 def ours(model: LoadedModel, sequences: Sequence[Sequence[int]]) -> list[Prediction]:
     """Our predictions, reading each sequence in prompt chunks. A model's runner is attached once, so is used once."""
-    runner = model.runner
+    return predicted(model.runner, sequences)
+
+
+def predicted(runner: Runner, sequences: Sequence[Sequence[int]]) -> list[Prediction]:
+    """A runner's predictions, as `ours`."""
     longest = max(map(len, sequences))
     pool = KvPool(runner.layout, [longest])
     runner.attach(pool, 1)
@@ -226,7 +248,7 @@ def main() -> int:
 
 def _run(options: argparse.Namespace, path: Path) -> int:
     model = load_model(path)
-    sequences = texts(model)
+    sequences = texts(model.served.tokenizer)
     vocab = model.served.tokenizer.vocab_size
     if options.url:
         theirs = list(peers(options.url, sequences, vocab))

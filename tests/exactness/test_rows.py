@@ -62,6 +62,18 @@ class Subject:
         rows = [self.logits(SlotRows(0, i, [t], logits=[0])) for i, t in enumerate(tokens)]
         return np.concatenate(rows)
 
+    def paths_alone(self, prompt: Sequence[int], paths: Sequence[Sequence[int]]) -> list[Bits]:
+        """For each of `paths`, the logits after its last token: `path_alone` of the prompt and it, with the prompt read
+        once."""
+        self.path_alone(prompt)
+        found = []
+        for path in paths:
+            rows = [self.logits(SlotRows(0, len(prompt) + i, [t], logits=[0])) for i, t in enumerate(path)]
+            found.append(rows[-1][0])
+            for tensor in self._kv.arrays[0]:
+                tensor[len(prompt) :].fill(np.nan)
+        return found
+
     def long_alone(self, prompt: Sequence[int]) -> Bits:
         """`path_alone`, computed once for the prompt that several tests share."""
         if self._long is None:
@@ -125,9 +137,9 @@ def test_tree_paths(subject: Subject) -> None:
     nodes = tokens_of(random, 7, subject.vocab)
     parents = [-1, 0, 0, 2, -1, 3, 4]
     paths = [[0], [0, 1], [0, 2], [0, 2, 3], [4], [0, 2, 3, 5], [4, 6]]
-    alone = [subject.path_alone(prompt + [nodes[i] for i in path])[-1] for path in paths]
     following = tokens_of(random, 1, subject.vocab)
-    after = subject.path_alone(prompt + [nodes[i] for i in paths[5]] + following)[-1]
+    whole = [[nodes[i] for i in path] for path in paths]
+    *alone, after = subject.paths_alone(prompt, [*whole, whole[5] + following])
     subject.forget()
     subject.logits(SlotRows(0, 0, prompt))
     got = subject.logits(SlotRows(0, len(prompt), nodes, parents=parents, logits=range(len(nodes))))
@@ -165,8 +177,9 @@ def check_one_entry(subject: Subject, slots: int, prefix: int, chunk: int) -> No
     expected: list[Bits] = []
     for s, kind in enumerate(mine):
         if kind == "tree":
-            paths = ([0], [0, 1], [0, 2])
-            expected.extend(subject.path_alone(before[s] + [new[s][i] for i in path])[-1] for path in paths)
+            expected.extend(
+                subject.paths_alone(before[s], [[new[s][i] for i in path] for path in ([0], [0, 1], [0, 2])])
+            )
         else:
             expected.extend(subject.path_alone(before[s] + new[s])[len(before[s]) :])
     subject.forget()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.tokenizer import load_tokenizer
+from engine.weights.gguf import open_gguf
 from tests.exactness import teacher_forcing as forced
 from tests.support.models import default_model
 
@@ -12,9 +14,8 @@ MOST_UNPACKED_LOSS_RATIO = 0.0005
 
 @pytest.mark.model
 def test_predictions_over_float32_weights_are_the_peers() -> None:
-    with forced.unpacked(default_model()) as file:
-        model = forced.load_model(file)
-        mine = forced.ours(model, forced.texts(model))
+    tokenizer = load_tokenizer(open_gguf(default_model()).metadata)
+    mine = forced.predicted(forced.float32_runner(default_model()), forced.texts(tokenizer))
     agreement = forced.compare(mine, forced.recorded(forced.DATA / "smollm2_peer_unpacked.json"))
     assert agreement.positions == 1000
     assert agreement.rate >= forced.LEAST_AGREEMENT
@@ -24,7 +25,7 @@ def test_predictions_over_float32_weights_are_the_peers() -> None:
 @pytest.mark.model
 def test_predictions_over_quantised_weights_are_the_peers() -> None:
     model = forced.load_model(default_model())
-    mine = forced.ours(model, forced.texts(model))
+    mine = forced.ours(model, forced.texts(model.served.tokenizer))
     agreement = forced.compare(mine, forced.recorded(forced.DATA / "smollm2_peer.json"))
     assert agreement.positions == 1000
     assert agreement.rate >= forced.LEAST_AGREEMENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.listening import bind
+from engine.listening import PortInUse, bind
 from engine.state_dir import ServiceRecord, read_record
+from tandem.register import Running
 from tandem.settings import ALIAS_PREFIXES, PREFIX
 from tests.support.models import default_model
 
@@ -48,18 +50,29 @@ class Box:
         return record
 
 
+def free_port() -> int:
+    """A port that is free now and stays so until the engine takes it, also between a stop and a start: it lies below
+    those that systems hand out by themselves, and each process of a parallel run has ports of its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
+    while True:
+        try:
+            bind("127.0.0.1", port := random.randrange(20_000, 32_000, 16) + worker).close()
+        except PortInUse:
+            continue
+        return port
+
+
 def make_box(folder: Path) -> Box:
     """An empty box whose settings name the built-in model, two slots and short windows."""
-    listening = bind("127.0.0.1", 0)
-    listening.close()
+    port = free_port()
     config = folder / "config"
     config.mkdir()
     (config / "serve.env").write_text(
-        f"TANDEM_MODEL='{default_model()}'\nTANDEM_PORT={listening.port}\nTANDEM_MAX_LEN=1024\nTANDEM_PARALLEL=2\n"
+        f"TANDEM_MODEL='{default_model()}'\nTANDEM_PORT={port}\nTANDEM_MAX_LEN=1024\nTANDEM_PARALLEL=2\n"
     )
     env = {name: text for name, text in os.environ.items() if not name.startswith((PREFIX, *ALIAS_PREFIXES))}
     env |= {"XDG_STATE_HOME": str(folder / "state"), "TANDEM_CONFIG_DIR": str(config), "COLUMNS": "100"}
-    return Box(env, folder / "state" / "tandem" / "engine", listening.port)
+    return Box(env, folder / "state" / "tandem" / "engine", port)
 
 
 @pytest.fixture
@@ -67,7 +80,8 @@ def box(tmp_path: Path) -> Iterator[Box]:
     """A box on which nothing runs; whatever a test leaves running there is stopped."""
     there = make_box(tmp_path)
     yield there
-    there.tandem("stop", "--timeout", "5")
+    if Running.there(there.state_dir) is not None:
+        there.tandem("stop", "--timeout", "5")
 
 
 @pytest.fixture(scope="module")

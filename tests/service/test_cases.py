@@ -182,13 +182,22 @@ VISITS: list[dict[str, Any]] = [
 ]
 
 
+def four_over_two_slots(served: Serving, fields: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers to a request that is sent four times: four at once would be one too many for the queue until two of
+    them have their slots."""
+    with ThreadPoolExecutor(4) as pool:
+        first = [pool.submit(served.choice, **fields) for _ in range(2)]
+        assert wait_until(lambda: served.health().parallel.running == 2 or all(one.done() for one in first))
+        then = [pool.submit(served.choice, **fields) for _ in range(2)]
+        return [one.result(LONG_S) for one in first + then]
+
+
 def test_one_prompt_alone_together_and_warm(served: Serving) -> None:
     """The same seeded request alone, eight times over two slots, and over what it left: one text."""
     fields = {"prompt": tokens(300, 8), "temperature": 0.9, "seed": 11, "max_tokens": 12, "logprobs": 2}
     alone = served.choice(**fields)
     for _ in range(2):
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(lambda _: served.choice(**fields), range(4))) == [alone] * 4
+        assert four_over_two_slots(served, fields) == [alone] * 4
     again = served.post(**fields).json()
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 299
     assert again["choices"] == [alone]

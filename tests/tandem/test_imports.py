@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 HEAVY = {"torch", "numpy", "rich", "textual", "httpx", "msgspec", "psutil", "asyncio", "uvicorn", "pydantic"}
 
 
@@ -25,12 +23,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert modules_after("from tandem.cli import run\nassert run(['--help']) == 0") & HEAVY == set()
 
 
-@pytest.mark.parametrize("module", ["engine", "engine.protocol", "engine.config", "engine.state_dir", "engine.request"])
-def test_the_shared_types_import_no_torch(module: str) -> None:
-    assert "torch" not in modules_after(f"import {module}")
+def test_the_shared_types_import_no_torch() -> None:
+    shared = "engine, engine.protocol, engine.config, engine.state_dir, engine.request"
+    assert "torch" not in modules_after(f"import {shared}")
 
 
-@pytest.mark.parametrize("name", ["serve", "start", "chat", "config", "bench"])
-def test_a_commands_help_imports_no_torch(name: str) -> None:
-    code = f"from tandem.cli import run\nassert run(['{name}', '--help']) == 0"
+def test_a_commands_help_imports_no_torch() -> None:
+    """One interpreter for all: what none of them imports is not there after the last."""
+    names = ["serve", "start", "chat", "config", "bench"]
+    code = f"from tandem.cli import run\nassert [run([name, '--help']) for name in {names}] == [0] * {len(names)}"
     assert modules_after(code) & {"torch", "textual", "httpx"} == set()
