@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,13 @@ class Box:
         record = read_record(self.state_dir)
         assert record is not None
         return record
+
+    @property
+    def last_logged(self) -> dict[str, Any]:
+        """The last whole line of the engine's log, which reaches it after what it tells of."""
+        whole, _, _ = (self.state_dir / "engine.log").read_text().rpartition("\n")
+        line: dict[str, Any] = json.loads(whole.rpartition("\n")[2])
+        return line
 
 
 def free_port() -> int:

@@ -19,6 +19,7 @@ from tandem.exits import Exit
 from tandem.register import Running
 from tandem.wire import Address, Unreachable, get, health
 from tests.service.conftest import LONG_S, Box
+from tests.support.scripted_engine import wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.model]
 
@@ -49,6 +50,7 @@ def test_compiled_kernels_serve_without_torch(running: Box) -> None:
 
 def test_logs_show_the_last_lines_and_no_prompt(running: Box) -> None:
     assert running.tandem("chat", "marmalade", "--max-tokens", "4", "--temperature", "0").returncode == Exit.OK
+    assert wait_until(lambda: running.last_logged["event"] == "[req]")
     shown = running.tandem("logs", "-n", "2", "--json")
     assert shown.returncode == Exit.OK
     lines = shown.stdout.splitlines()

@@ -14,6 +14,7 @@ import pytest
 from tandem.cli import run
 from tandem.exits import Exit
 from tests.service.conftest import LONG_S, Box
+from tests.support.scripted_engine import wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.model]
 
@@ -110,9 +111,8 @@ def test_a_key_made_beside_a_running_engine_and_a_client_set_up_for_it(
         )
         assert answer.returncode == 0, answer.stderr
         assert answer.stdout.strip()
-        log = (running.state_dir / "engine.log").read_text()
-        last = json.loads(log.splitlines()[-1])
-        assert (last["event"], last["client"]) == ("[req]", "openai")
-        assert key not in log
+        assert wait_until(lambda: running.last_logged.get("client") == "openai")
+        assert running.last_logged["event"] == "[req]"
+        assert key not in (running.state_dir / "engine.log").read_text()
     finally:
         tandem("secrets", "remove", "openai")

@@ -14,7 +14,7 @@ import pytest
 
 from engine.state_dir import ServiceRecord, held, lock_state_dir, write_record
 from tandem.service.claims import SUPERVISOR_LOCK
-from tandem.service.report import Report, State, describe, read_report, write_report
+from tandem.service.report import REPORT_NAME, Report, State, describe, read_report, write_report
 from tandem.service.rotation import LOG_NAME, RotatingLog
 from tandem.service.supervisor import HealthProbe, Probe, Supervisor, how_it_ended
 from tandem.service.watchdog import Policy, Seen
@@ -32,6 +32,12 @@ def signals_as_they_were() -> Iterator[None]:
     yield
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
+
+
+def watched(folder: Path) -> str:
+    """The start of a script: it goes on once its supervisor has said that it was ready."""
+    said = f"open({str(folder / REPORT_NAME)!r}).read()"
+    return f"import os, time\nprint('up', flush=True)\nwhile '\"{State.WATCHING}\"' not in {said}: time.sleep(0.01)\n"
 
 
 def supervise(
@@ -105,19 +111,9 @@ def test_a_hung_engine_says_where_it_stands_and_is_started_again(tmp_path: Path)
 
 
 def test_a_crash_loop_ends_with_a_reason_and_the_engines_code(tmp_path: Path) -> None:
-    # The first life is ready before it ends; each ends with an error and a last word.
-    asked = tmp_path / "asked"
-    script = (
-        "import os, time\nprint('up', flush=True)\n"
-        f"while not os.path.exists({str(asked)!r}): time.sleep(0.01)\n"
-        "time.sleep(0.1); print('the disk is gone'); raise SystemExit(1)"
-    )
-
-    def seen() -> Seen:
-        asked.touch()
-        return Seen.OK
-
-    code, report, log = supervise(tmp_path, script, seen)
+    # Each life is ready before it ends, with an error and a last word.
+    script = watched(tmp_path) + "print('the disk is gone'); raise SystemExit(1)"
+    code, report, log = supervise(tmp_path, script, lambda: Seen.OK)
     assert (code, report.state, report.restarts) == (1, State.GAVE_UP, 2)
     assert report.reason is not None
     assert report.reason.startswith("2 restarts in a row did not help")
@@ -168,7 +164,7 @@ def test_a_signal_in_the_pause_ends_it(tmp_path: Path, monkeypatch: pytest.Monke
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait).start()
-    script = "import os, time; print('up', flush=True); time.sleep(0.3); os.kill(os.getpid(), 9)"
+    script = watched(tmp_path) + "os.kill(os.getpid(), 9)"
     code, report, log = supervise(tmp_path, script, lambda: Seen.OK)
     assert (code, report.state, report.restarts) == (0, State.ENDED, 1)
     assert log.count("up\n") == 1
