@@ -113,8 +113,7 @@ def load_on_card(
         runner = opened.runner(config, tensors, max_rows=max_rows, positions=positions)
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         raise _refusal(card, baseline, error) from error
-    sizes = [(slots, 1) for slots in _powers(parallel)]
-    sizes += [(1, min(rows, max_rows)) for rows in row_counts(max_rows)[1:]]
+    sizes = passes_to_compile(parallel, max_rows)
     for done, (slots, rows) in enumerate(sizes):
         progress(Loading(stage="compiling kernels", done_bytes=done, total_bytes=len(sizes), eta_s=None))
         try:
@@ -123,6 +122,11 @@ def load_on_card(
             raise _refusal(card, baseline, error) from error
     allocator.empty()
     return OnCard(runner, card_memory(opened, card, baseline))
+
+
+def passes_to_compile(parallel: int, max_rows: int) -> list[tuple[int, int]]:
+    """(slots, rows a slot) of passes: among their kernels every later pass finds its own."""
+    return [(n, 1) for n in _powers(parallel)] + [(1, min(n, max_rows)) for n in row_counts(max_rows)[1:]]
 
 
 def card_memory(opened: OpenCard, card: Card, baseline: MemoryReading) -> KvMemory:

@@ -24,9 +24,11 @@ from tests.gpu.beside import beside
 from tests.gpu.bits import bits_packed, bits_products, bits_program
 from tests.gpu.chunks import chunks
 from tests.gpu.drawing import drawing
+from tests.gpu.pool import pool_against_plain
 from tests.gpu.prompts import prompt
 from tests.gpu.rates import ahead, card, packed, products, step, trace, tune_packed
 from tests.gpu.real import model, vmm
+from tests.gpu.service import service
 from tests.gpu.setting import SHAPES, TABLE, ShapeForm, row, say
 from tests.gpu.tuning import precompile, tune, wanted
 
@@ -39,8 +41,9 @@ def stage(name: str) -> Iterator[None]:
     except Exception:  # noqa: BLE001 - the other stages' figures are worth having
         row(f"stage {name} FAILED")
         traceback.print_exc()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
     say(f"-- {name}: {time.time() - start:.0f} s")
 
 
@@ -55,7 +58,10 @@ def main() -> None:
     parser.add_argument("--classes", default=",".join(map(str, CLASSES)), help="row classes of the stage `tune`")
     parser.add_argument("--chunks", default="2048,512", help="rows of a chunk in the stage `prompt`")
     parser.add_argument("--layers", type=int, default=8, help="layers of the stage `bitsof`")
-    parser.add_argument("--model", type=Path, help="a GGUF file for the stage `model`")
+    parser.add_argument("--model", type=Path, help="a GGUF file for the stages `model` and `service`")
+    parser.add_argument(
+        "--device", default="cuda", choices=("cuda", "cpu"), help="where `service` runs: cpu tries it out"
+    )
     args = parser.parse_args()
     shapes = args.shape or list(SHAPES)
     forms = tuple(args.form or ("bf16", "q4", "q8", "fp8", "nvfp4"))
@@ -66,7 +72,9 @@ def main() -> None:
         "draws": drawing,
         "beside": lambda: [beside(shape) for shape in shapes],  # type: ignore[func-returns-value]
         "attention": lambda: [chunks(shape) for shape in shapes],  # type: ignore[func-returns-value]
-        "vmm": lambda: vmm(shapes),
+        "vmm": vmm,
+        "pool": lambda: pool_against_plain(shapes),
+        "service": lambda: service(args.model, args.device),
         "model": lambda: model(args.model),
         "tune": lambda: tune(shapes, args.out, tuple(int(word) for word in args.classes.split(","))),
         "bits": lambda: (

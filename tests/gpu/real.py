@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,24 +13,11 @@ from engine.cuda_runner import CudaRunner
 from engine.kv.cuda_driver import CudaDriver, supported
 from engine.kv.cuda_vmm import CudaRange, PageStock, device_ranges
 from engine.kv.pool import KvPool
-from engine.models import llama
 from engine.models.gguf_config import llama_config
 from engine.rows import SlotRows, pack
 from engine.tokenizer import load_tokenizer
 from engine.weights.gguf import open_gguf
-from tests.gpu.setting import (
-    SHAPES,
-    Slots,
-    build,
-    decode_graph,
-    replay_ms,
-    row,
-    say,
-)
-
-GROWN_FROM, GROWN_TO = 1960, 2048
-"""Rows of the growing windows, up to a page's end: the pages behind it are taken meanwhile. A row more would be a pass
-of another shape."""
+from tests.gpu.setting import row, say
 
 
 class DeviceBytes:
@@ -48,9 +33,9 @@ def at_address(address: int, elements: int) -> torch.Tensor:
     return torch.as_tensor(DeviceBytes(address, elements), device="cuda").view(torch.float16)
 
 
-def vmm(shapes: list[str]) -> bool:
-    """Device pages for real: map and unmap costs, order behind events, a graph over pages committed later; then the
-    pool against plain tensors, in bits and in time. Whether all was right."""
+def vmm() -> bool:
+    """Device pages for real: map and unmap costs, order behind events, a graph over pages committed later. Whether all
+    was right."""
     why = supported(0)
     if why is not None:
         row(f"no device pages: {why}")
@@ -118,60 +103,6 @@ def vmm(shapes: list[str]) -> bool:
         f"unmap {(marks[5] - marks[4]) * 1e6:.0f} us; graph, events, zeroes {'right' if ok else 'WRONG'}; "
         f"{leak >> 20} MiB not returned"
     )
-    for shape in shapes:
-        config = replace(SHAPES[shape], layers=min(SHAPES[shape].layers, 16))
-        program = build(config, 16)
-        plain = Slots(config, 16, GROWN_TO + 8)
-        layout = llama.kv_layout(config)
-        pool = KvPool(layout, [16384] * 16, margin_rows=64, ranges=device_ranges(stock))
-        tensors = range(len(layout.tensors))
-        for s in range(16):
-            pool.commit(s, 1030)
-            for t in tensors:
-                at_address(pool.base(s, t), 1030 * config.attention.kv_width).copy_(plain.kv[s, t, :1030].flatten())
-        pooled = Slots.__new__(Slots)
-        pooled.base = np.array([[pool.base(s, t) for t in tensors] for s in range(16)], np.uint64)
-        batch = pack([SlotRows(s, 1023, [s + 1], logits=[0]) for s in range(16)])
-        program.use_graphs = False
-        same = np.array_equal(program.run(batch, plain.base).copy(), program.run(batch, pooled.base))
-        times: dict[str, list[float]] = {"plain": [], "pool": []}
-        for _ in range(5):
-            times["plain"].append(replay_ms(decode_graph(program, plain, 16, 1024, config.vocab), 20))
-            times["pool"].append(replay_ms(decode_graph(program, pooled, 16, 1024, config.vocab), 20))
-        # Rounds with the window growing by a row each: commits included, against the same rounds on plain tensors.
-        program.use_graphs = True
-        grown: dict[str, list[float]] = {"plain": [], "pool": []}
-        worst: dict[str, float] = {"plain": 0.0, "pool": 0.0}
-        for _ in range(2):
-            for name, base in (("plain", plain.base), ("pool", pooled.base)):
-                torch.cuda.synchronize()
-                if name == "pool":  # the margin passes a page's end: a round hands the next ones to the helper
-                    for s in range(16):
-                        pool.release(s, 1030)
-                        pool.commit(s, GROWN_FROM)
-                rounds = []
-                for at in range(GROWN_FROM, GROWN_TO):
-                    start = time.perf_counter()
-                    if name == "pool":
-                        for s in range(16):
-                            pool.commit(s, at + 1)
-                    program.run(pack([SlotRows(s, at, [s + 1], logits=[0]) for s in range(16)]), base)
-                    rounds.append(time.perf_counter() - start)
-                grown[name].append(sum(rounds))
-                worst[name] = max(rounds[4:])
-        pool.check_integrity(deep=True)
-        ok &= same
-        ratio = statistics.median(times["plain"]) / statistics.median(times["pool"])
-        row(
-            f"pool {shape} {config.layers} layers, 16 requests: bits {'equal' if same else 'DIFFER'}, "
-            f"plain/pool round time "
-            f"{ratio:.3f}, while the helper takes pages for each {min(grown['plain']) / min(grown['pool']):.3f}, worst "
-            f"round then {worst['plain'] * 1e3:.2f} and {worst['pool'] * 1e3:.2f} ms"
-        )
-        pool.close()
-        stock.trim()
-        del program, plain, pool, pooled
-        torch.cuda.empty_cache()
     return ok
 
 

@@ -1,0 +1,203 @@
+"""The pool against plain tensors while windows grow: round times, map calls in rounds, bytes committed for rows."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.kv.cuda_driver import CudaDriver, supported
+from engine.kv.cuda_vmm import PageStock, device_ranges
+from engine.kv.layout import KvLayout
+from engine.kv.pool import KvPool
+from engine.models import llama
+from engine.rows import SlotRows, pack
+from kernels.draws import GREEDY
+from kernels.gpu.replay import CudaProgram
+from tests.gpu.real import at_address
+from tests.gpu.setting import SHAPES, Slots, build, decode_graph, replay_ms, row
+
+SLOTS = 16
+GROWN_FROM, GROWN_TO = 1100, 2040
+"""Rows of the growing windows: one shape of a pass, and in the largest shape one page a tensor on the way."""
+REPEATS = 4
+MARGIN = 64
+MAP_CALLS = ("create", "map", "allow", "unmap", "release")
+
+Run = Callable[[int], None]
+"""Compute a round in which every slot's row lies at that place."""
+
+
+class CountedDriver:
+    """A driver whose map calls are counted by thread."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self.calls: dict[int, int] = {}
+        for name in MAP_CALLS:
+            setattr(self, name, self._counted(getattr(driver, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            me = threading.get_ident()
+            self.calls[me] = self.calls.get(me, 0) + 1
+            return real(*args)
+
+        return call
+
+    @property
+    def here(self) -> int:
+        """Calls by this thread so far."""
+        return self.calls.get(threading.get_ident(), 0)
+
+    @property
+    def elsewhere(self) -> int:
+        return sum(self.calls.values()) - self.here
+
+
+@dataclass
+class Grown:
+    """What rounds over growing windows took, on plain tensors and in the pool, and what the pool did meanwhile."""
+
+    plain: list[list[float]] = field(default_factory=list)
+    pool: list[list[float]] = field(default_factory=list)
+    mapped_in_rounds: int = 0
+    mapped_by_helper: int = 0
+    slowest_commit: float = 0.0
+    too_many_bytes: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Time of all rounds, plain over pool, by each round's median over the repeats."""
+        plain, pooled = (np.median(np.array(rounds), axis=0).sum() for rounds in (self.plain, self.pool))
+        return float(plain / pooled)
+
+    @property
+    def right(self) -> bool:
+        return not self.mapped_in_rounds and not self.too_many_bytes and self.mapped_by_helper > 0
+
+    def __str__(self) -> str:
+        worst = [max(np.median(np.array(rounds), axis=0)) * 1e3 for rounds in (self.plain, self.pool)]
+        return (
+            f"plain/pool {self.ratio:.4f} over {len(self.pool[0])} rounds with the window growing, {len(self.pool)} "
+            f"times; worst round {worst[0]:.2f} and {worst[1]:.2f} ms; map calls in rounds {self.mapped_in_rounds}, by "
+            f"the helper {self.mapped_by_helper}; slowest commit {self.slowest_commit * 1e6:.0f} us; slots with more "
+            f"bytes than rows and a page a tensor {self.too_many_bytes}: {'right' if self.right else 'WRONG'}"
+        )
+
+
+def beyond(pool: KvPool, layout: KvLayout, slot: int, rows: int) -> bool:
+    """Whether a slot's committed bytes are not those of `rows` rows, within one page a tensor."""
+    spare = pool.committed_bytes(slot) - rows * layout.row_bytes
+    return not 0 <= spare < pool.stats().page_bytes * len(layout.tensors)
+
+
+def grow(
+    pool: KvPool, driver: CountedDriver, run_plain: Run, run_pool: Run, *, first: int, last: int, repeats: int
+) -> Grown:
+    """Rounds of all slots over windows that grow from `first` to `last`, on plain tensors and in the pool in turn."""
+    grown = Grown()
+    slots = len(pool.stats().by_slot)
+    before = driver.elsewhere
+    for _ in range(repeats):
+        rounds = []
+        for at in range(first, last):
+            start = time.perf_counter()
+            run_plain(at)
+            rounds.append(time.perf_counter() - start)
+        grown.plain.append(rounds)
+        for s in range(slots):
+            pool.commit(s, first)
+            pool.release(s, first)
+            grown.too_many_bytes += beyond(pool, pool.layout, s, first)
+        pool.collect()
+        for s in range(slots):
+            pool.commit(s, first)
+        rounds = []
+        mapped = driver.here
+        for at in range(first, last):
+            start = time.perf_counter()
+            for s in range(slots):
+                pool.commit(s, at + 1)
+            committed = time.perf_counter()
+            run_pool(at)
+            rounds.append(time.perf_counter() - start)
+            grown.slowest_commit = max(grown.slowest_commit, committed - start)
+        grown.mapped_in_rounds += driver.here - mapped
+        grown.pool.append(rounds)
+        for s in range(slots):
+            grown.too_many_bytes += beyond(pool, pool.layout, s, min(last + MARGIN, pool.window(s)))
+    for s in range(slots):
+        pool.release(s, last)
+        grown.too_many_bytes += beyond(pool, pool.layout, s, last)
+    pool.check_integrity(deep=True)
+    grown.mapped_by_helper = driver.elsewhere - before
+    return grown
+
+
+def compute(program: CudaProgram, base: NDArray[np.uint64], at: int) -> None:
+    """A round of all slots whose rows lie at `at`."""
+    batch = pack([SlotRows(s, at, [s + 1], logits=[0]) for s in range(SLOTS)])
+    program.run_draws(batch, base, [GREEDY] * SLOTS)
+
+
+def pool_against_plain(shapes: list[str]) -> bool:
+    """The stage `pool`: bits, fixed and growing round times of each shape. Whether all was right."""
+    why = supported(0)
+    if why is not None:
+        row(f"no device pages: {why}")
+        return False
+    torch.cuda.synchronize()
+    driver = CountedDriver(CudaDriver(0, torch.cuda.current_stream().cuda_stream))
+    stock = PageStock(driver)
+    ok = True
+    for shape in shapes:
+        config = replace(SHAPES[shape], layers=min(SHAPES[shape].layers, 16))
+        program = build(config, SLOTS)
+        plain = Slots(config, SLOTS, GROWN_TO + 8)
+        layout = llama.kv_layout(config)
+        pool = KvPool(layout, [16384] * SLOTS, margin_rows=MARGIN, ranges=device_ranges(stock))
+        tensors = range(len(layout.tensors))
+        for s in range(SLOTS):
+            pool.commit(s, 1030)
+            for t in tensors:
+                at_address(pool.base(s, t), 1030 * config.attention.kv_width).copy_(plain.kv[s, t, :1030].flatten())
+        pooled = Slots.__new__(Slots)
+        pooled.base = np.array([[pool.base(s, t) for t in tensors] for s in range(SLOTS)], np.uint64)
+        batch = pack([SlotRows(s, 1023, [s + 1], logits=[0]) for s in range(SLOTS)])
+        program.use_graphs = False
+        same = np.array_equal(program.run(batch, plain.base).copy(), program.run(batch, pooled.base))
+        times: dict[str, list[float]] = {"plain": [], "pool": []}
+        for _ in range(5):
+            times["plain"].append(replay_ms(decode_graph(program, plain, SLOTS, 1024, config.vocab), 20))
+            times["pool"].append(replay_ms(decode_graph(program, pooled, SLOTS, 1024, config.vocab), 20))
+        ratio = statistics.median(times["plain"]) / statistics.median(times["pool"])
+        # A program each: another table of addresses drops the captured passes.
+        other = build(config, SLOTS)
+        program.use_graphs = other.use_graphs = True
+        run_plain, run_pool = partial(compute, program, plain.base), partial(compute, other, pooled.base)
+        for run in (run_plain, run_pool):
+            for _ in range(4):
+                run(GROWN_FROM - 80)
+        grown = grow(pool, driver, run_plain, run_pool, first=GROWN_FROM, last=GROWN_TO, repeats=REPEATS)
+        ok &= same and grown.right and grown.ratio >= 0.99
+        row(
+            f"pool {shape} {config.layers} layers, {SLOTS} requests: bits {'equal' if same else 'DIFFER'}, plain/pool "
+            f"{ratio:.4f} at a fixed window; {grown}"
+        )
+        pool.close()
+        stock.trim()
+        del program, other, plain, pool, pooled
+        torch.cuda.empty_cache()
+    return ok
