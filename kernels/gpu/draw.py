@@ -91,7 +91,7 @@ def _limit(field_ptr, k_depth_ptr, p_depth_ptr, row, rows):
     return tl.minimum(tl.minimum(fixed, p_depth), _k_depth(field_ptr, k_depth_ptr, row, rows))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "shift"])
 def _digit_sums_kernel(
     logit_ptr,
     best_ptr,
@@ -104,7 +104,7 @@ def _digit_sums_kernel(
     rows,
     vocab,
     blocks,
-    SHIFT: tl.constexpr,
+    shift,
     BY_WEIGHT: tl.constexpr,
     BLOCK: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -117,9 +117,7 @@ def _digit_sums_kernel(
     if _asked(field_ptr, id_ptr, row, rows, BY_WEIGHT):
         top = _row_top(best_ptr, row, blocks, BLOCKS)
         scale = tl.load(field_ptr + rows + row).to(tl.float32)
-        low = 0
-        if SHIFT != _FIRST_SHIFT:
-            low = tl.load(depth_ptr + row)
+        low = tl.load(depth_ptr + row, mask=shift != _FIRST_SHIFT, other=0)
         digits = tl.arange(0, _DIGITS)
         sums = tl.zeros((_DIGITS, CHUNK), tl.int64)
         for at in range(0, BLOCK, CHUNK):
@@ -128,12 +126,12 @@ def _digit_sums_kernel(
             if BY_WEIGHT:
                 kept = depth <= _k_depth(field_ptr, k_depth_ptr, row, rows)
                 amount = tl.where(kept, _weights(depth, fraction_ptr), 0)
-            digit = (depth - low) >> SHIFT
+            digit = (depth - low) >> shift
             sums += tl.where(digit[None, :] == digits[:, None], amount[None, :], 0)
         tl.store(sum_ptr + (row * blocks + block) * _DIGITS + digits, tl.sum(sums, axis=1))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "shift"])
 def _take_digit_kernel(
     field_ptr,
     id_ptr,
@@ -143,7 +141,7 @@ def _take_digit_kernel(
     need_ptr,
     rows,
     blocks,
-    SHIFT: tl.constexpr,
+    shift,
     BY_WEIGHT: tl.constexpr,
     BLOCKS: tl.constexpr,
     MODE: tl.constexpr,
@@ -155,22 +153,20 @@ def _take_digit_kernel(
         block = tl.arange(0, BLOCKS)
         at = (row * blocks + block[:, None]) * _DIGITS + digits[None, :]
         sums = tl.sum(tl.load(sum_ptr + at, mask=block[:, None] < blocks, other=0), axis=0)
-        if SHIFT == _FIRST_SHIFT:
-            depth = 0
-            below = tl.sum(sums, axis=0) * 0
-            if BY_WEIGHT:
-                need = tl.load(field_ptr + 3 * rows + row) * tl.sum(sums, axis=0).to(tl.float64)
-            else:
-                need = tl.load(field_ptr + 2 * rows + row)
+        later = shift != _FIRST_SHIFT
+        depth = tl.load(depth_ptr + row, mask=later, other=0)
+        below = tl.load(below_ptr + row, mask=later, other=0)
+        if BY_WEIGHT:
+            # The first digits' sums are all there is.
+            share = tl.load(field_ptr + 3 * rows + row) * tl.sum(sums, axis=0).to(tl.float64)
+            need = tl.where(later, tl.load(need_ptr + row), share)
             tl.store(need_ptr + row, need)
         else:
-            depth = tl.load(depth_ptr + row)
-            below = tl.load(below_ptr + row)
-            need = tl.load(need_ptr + row)
+            need = tl.load(field_ptr + 2 * rows + row)
         reached = (below + tl.cumsum(sums, axis=0)).to(tl.float64) >= need
         digit = tl.min(tl.where(reached, digits, _DIGITS - 1), axis=0)
         tl.store(below_ptr + row, below + tl.sum(tl.where(digits < digit, sums, 0), axis=0))
-        tl.store(depth_ptr + row, depth + (digit << SHIFT))
+        tl.store(depth_ptr + row, depth + (digit << shift))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -312,7 +308,7 @@ def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: Laun
                     held.rows,
                     vocab,
                     blocks,
-                    SHIFT=shift,
+                    shift,
                     BY_WEIGHT=by_weight,
                     BLOCK=BLOCK,
                     CHUNK=_CHUNK,
@@ -331,7 +327,7 @@ def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: Laun
                     held.need,
                     held.rows,
                     blocks,
-                    SHIFT=shift,
+                    shift,
                     BY_WEIGHT=by_weight,
                     BLOCKS=width,
                     MODE=str(mode),

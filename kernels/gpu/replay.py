@@ -124,6 +124,8 @@ class CudaProgram:
         self._scratch = AttentionScratch(0, 0, shape, device)
         self._seen: set[_GraphKey] = set()
         self._graphs: dict[_GraphKey, torch.cuda.CUDAGraph] = {}
+        self._ran: set[tuple[int, int] | Choosing] = set()
+        """Rows and logits of passes, and draws, whose kernels have been compiled by running them."""
         self._draws: DrawBuffers | None = None
         self._host_logits = torch.empty(0, dtype=torch.float32)
 
@@ -156,6 +158,7 @@ class CudaProgram:
         choosing = Choosing.of(draws)
         mode = self.launches.joint
         work = partial(draw, self.logits(shape.logits), held, choosing, mode)
+        self._ran.add(choosing)
         self._replay((shape.logits, choosing, mode), work)
         ids = held.download(len(draws))
         asked = [i for i, d in enumerate(draws) if d is None]
@@ -170,21 +173,24 @@ class CudaProgram:
 
     def foresee(self, kv_base: NDArray[np.uint64], window: int) -> None:
         """Make room for, and capture, the passes of an engine whose slots lie at `kv_base` and hold up to `window`
-        rows: no round then waits for a capture, which takes as long as several rounds. Kernels are not run; those of
-        these row counts have been compiled. Does nothing where passes are not captured."""
+        rows: no round then waits for a capture, which takes as long as several rounds. Kernels are not run, and what no
+        pass has compiled yet is left out. Does nothing where passes are not captured."""
         if not self.use_graphs:
             return
-        shapes = foreseen(len(kv_base), window, self._tables.max_rows)
+        every = foreseen(len(kv_base), window, self._tables.max_rows)
+        shapes = [s for s in every if (s.rows, max(1, s.logits)) in self._ran]
+        draws = [c for c in Choosing if c in self._ran or Choosing.SEARCH in self._ran]
         self._place(kv_base)
         for shape in shapes:
             self._reserve(shape)
-        held = self._draw_buffers(max(shape.logits for shape in shapes))
+        counts = sorted({shape.logits for shape in shapes if shape.logits})
+        held = self._draw_buffers(max(counts, default=1))
         self._host_rows(held.rows)
         for shape in shapes:
             self._foresee((shape, self.launches.mode(shape.rows)), partial(self.enqueue, shape))
-        for rows in sorted({shape.logits for shape in shapes if shape.logits}):
-            for choosing in Choosing:
-                mode = self.launches.joint
+        mode = self.launches.joint
+        for rows in counts:
+            for choosing in draws:
                 self._foresee((rows, choosing, mode), partial(draw, self.logits(rows), held, choosing, mode))
 
     def _foresee(self, key: _GraphKey, enqueue: Callable[[], None]) -> None:
@@ -228,6 +234,7 @@ class CudaProgram:
 
     def _launch(self, shape: PassShape) -> None:
         """Compute a prepared pass."""
+        self._ran.add((shape.rows, shape.logits))
         self._replay((shape, self.launches.mode(shape.rows)), partial(self.enqueue, shape))
 
     def _replay(self, key: _GraphKey, enqueue: Callable[[], None]) -> None:

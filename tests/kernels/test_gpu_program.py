@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from engine.cuda_loading import passes_to_compile
 from engine.models import llama
 from engine.rows import SlotRows, pack
 from engine.runner import drawn
@@ -130,13 +131,19 @@ def test_what_an_engine_will_meet_is_captured_before_it_comes(monkeypatch: pytes
         return captured[key]
 
     monkeypatch.setattr(made, "_capture", capture)
+    monkeypatch.setattr(made, "_steps", ())
+    monkeypatch.setattr("kernels.gpu.replay.draw", lambda *_: None)
     slots = Slots(3)
+    sampled = make_draw(0.3, 1.0, top_k=0, top_p=1.0, min_p=0.0)
+    for count, rows in passes_to_compile(3, 300):
+        shares = [SlotRows(s, 0, [1] * rows, logits=[rows - 1]) for s in range(count)]
+        made.run_draws(pack(shares), slots.base, [replace(sampled, top_k=2)] * count)
     made.foresee(slots.base, 1000)
     assert not captured  # the interpreter captures nothing
     made.use_graphs = True
+    made._seen.clear()
     made.foresee(slots.base, 1000)
     known = dict(captured)
-    sampled = make_draw(0.3, 1.0, top_k=0, top_p=1.0, min_p=0.0)
     passes = 0
     for lengths in ([3], [600, 50, 1], [2, 999]):
         shares = [SlotRows(s, n, [1], logits=[0]) for s, n in enumerate(lengths)]
@@ -149,6 +156,18 @@ def test_what_an_engine_will_meet_is_captured_before_it_comes(monkeypatch: pytes
     made.run_draws(pack([SlotRows(0, 0, [1] * 300)]), slots.base, [])
     assert captured == known
     assert sum(taken.replays for taken in captured.values()) == passes + 1
+
+
+def test_what_was_never_compiled_is_not_captured(program: CudaProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is compiled inside a capture would break it."""
+
+    def capture(key: object, enqueue: Callable[[], None]) -> Taken:
+        raise AssertionError(f"captured {key}")
+
+    monkeypatch.setattr(program, "_capture", capture)
+    monkeypatch.setattr(program, "_ran", set())
+    monkeypatch.setattr(program, "use_graphs", True)
+    program.foresee(Slots(2).base, 1000)
 
 
 def test_too_many_rows_are_refused(program: CudaProgram) -> None:
