@@ -72,6 +72,7 @@ ACTIONS: tuple[Action, ...] = (
         for name, key, label, sentence, views in (
             ("order('cancel')", "x", "cancel", "Cancel the chosen request, after a question.", _WITH_REQUESTS),
             ("log_of_request", "L", "its log", "Show what the log says of the chosen request.", _WITH_REQUESTS),
+            ("order('drain')", "D", "drain", "Drain the engine, or let it serve again, after a question.", ()),
             ("order('load')", "l", "load", "Load the chosen role, after a question.", (ViewName.ROLES,)),
             ("order('unload')", "u", "unload", "Unload it, after a question.", (ViewName.ROLES,)),
         )

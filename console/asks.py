@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+from urllib.parse import quote
 
 from engine.protocol import ActionReply, LedgerRow, LogPage, RequestsPage
 
@@ -35,14 +36,28 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     LOAD = "load"
     UNLOAD = "unload"
+    DRAIN = "drain"
+    RESUME = "resume"
 
 
 @dataclass(frozen=True)
 class Act:
-    """One action on one target: a request's id for `CANCEL`, a role's name otherwise."""
+    """One action on one target: a request's id for `CANCEL`, a role's name for `LOAD` and `UNLOAD`, else the engine."""
 
     verb: Verb
     target: str
+
+    @property
+    def path(self) -> str:
+        """What is asked of the engine to have it done."""
+        match self.verb:
+            case Verb.DRAIN | Verb.RESUME:
+                return f"/admin/{self.verb}"
+            case Verb.CANCEL:
+                kind = "requests"
+            case Verb.LOAD | Verb.UNLOAD:
+                kind = "roles"
+        return f"/admin/{kind}/{quote(self.target, safe='')}/{self.verb}"
 
 
 class Desk(Protocol):

@@ -15,9 +15,15 @@ from console.feeds import NOTHING_FED, Came, Fed, RequestsWanted, folded, reques
 from console.orders import Question, question
 from console.screen import ScreenView
 from console.views import ViewName, ViewState
-from engine.protocol import ActionReply
+from console.words import STATUS_WORDS
+from engine.protocol import ActionReply, Status
 
 _FEED, _ORDERS = "feed", "orders"
+_CHOOSE = {
+    Verb.CANCEL: "choose a request first",
+    Verb.LOAD: "choose a role first",
+    Verb.UNLOAD: "choose a role first",
+}
 WRITING_IS_OFF = "writing is off; a console started with --write can do this"
 
 
@@ -92,13 +98,18 @@ class Clerk:
         act = self.chosen(verb)
         seen = self._seen()
         if act is None or seen.view is None:
-            return "choose a role first" if verb is not Verb.CANCEL else "choose a request first"
+            return _CHOOSE.get(verb, "there is no snapshot yet")
         if not self.writes:
             return WRITING_IS_OFF
         return question(act, seen.view)
 
     def chosen(self, verb: Verb) -> Act | None:
-        """The act on what the cursor stands on, None where it stands on nothing that fits."""
+        """The act on what the cursor stands on, None where it stands on nothing that fits; one on the engine always.
+        Draining an engine that drains is to let it serve again."""
+        if verb is Verb.DRAIN:
+            view = self._seen().view
+            drains = view is not None and view.header.status == STATUS_WORDS[Status.DRAINING]
+            return Act(Verb.RESUME if drains else Verb.DRAIN, "the engine")
         target = self.request() if verb is Verb.CANCEL else self._role()
         return Act(verb, target) if target is not None else None
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable, Verb
+from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable
 from console.wire import Answer, Wire, WireError
 from engine.protocol import CONTRACT, ActionReply, Health, LedgerRow, LogPage, RequestsPage, decode_health
 
@@ -100,9 +100,7 @@ class HealthClient:
 
     async def act(self, act: Act) -> ActionReply:
         """Have the engine do something; a refusal is a reply too. Raises Unreachable where no answer came."""
-        kind = "requests" if act.verb is Verb.CANCEL else "roles"
-        path = f"/admin/{kind}/{quote(act.target, safe='')}/{act.verb}"
-        response = await self._send("POST", path, _acting(), _DESK_S)
+        response = await self._send("POST", act.path, _acting(), _DESK_S)
         try:
             return msgspec.json.decode(response.content, type=ActionReply)
         except msgspec.MsgspecError:

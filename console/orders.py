@@ -24,10 +24,26 @@ def question(act: Act, view: ScreenView) -> Question | str:
     """What the act would do to what the screen shows now; or a sentence that says why there is nothing to do."""
     if act.verb is Verb.CANCEL:
         return _cancel(act, view)
+    if act.verb in (Verb.DRAIN, Verb.RESUME):
+        return _drain(view) if act.verb is Verb.DRAIN else _RESUME
     role = next((role for role in view.roles if role.id == act.target), None)
     if role is None:
         return f"no role {literal(act.target)!r} is planned here"
     return _load(role, view) if act.verb is Verb.LOAD else _unload(role)
+
+
+_RESUME = Question(
+    "serve again?", "Ends the draining: the engine accepts new requests again. Who was refused is not told.", "serve"
+)
+
+
+def _drain(view: ScreenView) -> Question | str:
+    if view.lanes is None:
+        return "there is no snapshot yet"
+    running = figures.plural(view.header.running, "running request")
+    waiting = f"; {view.queue_total} that wait for a slot are refused" if view.queue_total else ""
+    text = f"Lets {running} end{waiting}. New requests get the error “draining” until it serves again"
+    return Question("drain the engine?", f"{text}, which the same key asks for.", "drain it")
 
 
 def _cancel(act: Act, view: ScreenView) -> Question | str:

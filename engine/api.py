@@ -116,6 +116,10 @@ class EnginePort(Protocol):
         """What the engine measured of its own pace since its start."""
         ...
 
-    def drain(self) -> None:
-        """Accept nothing more; what runs goes on."""
+    def drain(self) -> bool:
+        """Accept nothing more; what runs goes on. Whether it did not drain before."""
+        ...
+
+    def resume(self) -> bool:
+        """Accept requests again after `drain`. Whether it was draining."""
         ...

@@ -66,6 +66,11 @@ class Inbox:
             self._closed = error
         self._wake.set()
 
+    def unshut(self, error: Callable[[], RequestError] | None) -> None:
+        """Accept again after `shut`; with an `error` that is given until `open`, where the model still loads."""
+        with self._lock:
+            self._closed = error
+
     def submit(self, request: Request, sink: EventSink) -> None:
         """Raises RequestError where nothing is accepted, the queue is full, or the id is in use."""
         with self._lock:

@@ -11,7 +11,7 @@ from engine.checks import check
 from engine.config import EngineConfig
 from engine.counters import Ending
 from engine.dispatch import Dispatcher
-from engine.inbox import Inbox, draining
+from engine.inbox import Inbox, draining, loading
 from engine.intake import Intake
 from engine.ledger.entry import refused_row
 from engine.ledger.reader import LedgerReader
@@ -112,10 +112,21 @@ class Engine:
     def meters(self) -> MetersView:
         return Meters().view() if self._state is None else self._state.meters.view()
 
-    def drain(self) -> None:
-        """Accept nothing more. What runs goes on; what only waits is refused, so that its client can go elsewhere."""
-        self._draining = True
+    def drain(self) -> bool:
+        """Accept nothing more. What runs goes on; what only waits is refused, so that its client can go elsewhere.
+        Whether it did not drain before."""
+        begins, self._draining = not self._draining, True
         self._inbox.shut(draining)
+        return begins
+
+    def resume(self) -> bool:
+        """Accept requests again after `drain`; whether it was draining. Not once it closes."""
+        if not self._draining or self._closing:
+            return False
+        self._draining = False
+        self._inbox.unshut(loading if self._state is None else None)
+        self._inbox.wake()
+        return True
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Drain, end what still runs after `timeout_s`, and give everything back. Idempotent."""
@@ -221,10 +232,10 @@ class Engine:
         if self._ledger is not None:
             self._ledger.close()
 
-    def _progress(self, loading: Loading) -> None:
+    def _progress(self, far: Loading) -> None:
         if self._closing:
             raise LoadingAborted("the engine was closed while its model was loading")
-        self._publisher.loading(loading)
+        self._publisher.loading(far)
 
     def _serving(self) -> EngineState:
         assert self._state is not None, "the engine is not loaded"

@@ -209,6 +209,7 @@ class _Service:
 
     async def _drain(self) -> None:
         """Accept nothing more; what runs may finish within the drain's limit, then gets a final error event."""
+        self._app.admin.ending = True
         self._engine.drain()
         if not await self._all_done_within(self._config.drain_timeout_s):
             self._end_open()

@@ -51,7 +51,7 @@ def console(
         bool, typer.Option("--mouse/--no-mouse", help="Without it the terminal's own selection works.")
     ] = True,
     write: Annotated[
-        bool, typer.Option("--write", help="Let the console cancel requests, load and unload roles; it asks first.")
+        bool, typer.Option("--write", help="Let the console cancel requests, drain, load roles; it asks first.")
     ] = False,
 ) -> None:
     """Watch lanes, memory, roles and the queue, live. Exit 3 where nothing answers to --once."""

@@ -18,7 +18,7 @@ from engine.inbox import cancelled
 from engine.ledger.reader import PAGE_LIMIT, LedgerReader, Search, TookTooLong, UnknownRow
 from engine.ledger.store import LedgerUnusable
 from engine.log_ring import LogRing, LogSearch
-from engine.protocol import ActionReply, Finish, Status, Wire, encode
+from engine.protocol import ActionReply, Finish, Wire, encode
 from engine.request import RequestError
 
 LOG_PAGE_LIMIT = 1000
@@ -31,7 +31,8 @@ T = TypeVar("T")
 class Admin:
     """The `/admin` routes. Reading is for whoever sees inside, acting for the operator; nothing waits for the engine.
 
-    The ledger is read on one thread of its own: a long search holds up other searches and nothing else.
+    The ledger is read on one thread of its own: a long search holds up other searches and nothing else. Once the
+    service is `ending`, its drain is for good.
     """
 
     def __init__(self, engine: EnginePort, guard: Guard, exchanges: Exchanges, log: LogRing) -> None:
@@ -39,6 +40,7 @@ class Admin:
         self._guard = guard
         self._exchanges = exchanges
         self._log = log
+        self.ending = False
         self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tandem-ledger-reader")
 
     async def requests(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,12 +105,17 @@ class Admin:
 
     async def drain(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._guard.require_operator(scope)
-        if self._engine.health().status is Status.DRAINING:
-            await _answer(scope, send, ActionReply(done=False, message="the engine drains already"))
-            return
-        self._engine.drain()
-        words = "the engine drains: what runs may finish, nothing new is accepted until it is started again"
-        await _answer(scope, send, ActionReply(done=True, message=words))
+        done = self._engine.drain()
+        words = "the engine drains: what runs may finish, nothing new is accepted until it resumes"
+        await _answer(scope, send, ActionReply(done=done, message=words if done else "the engine drains already"))
+
+    async def resume(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._guard.require_operator(scope)
+        if self.ending:
+            raise RequestError("the engine was told to end; start it again", status=409, code="cannot_be_done")
+        done = self._engine.resume()
+        words = "the engine accepts requests again" if done else "the engine does not drain"
+        await _answer(scope, send, ActionReply(done=done, message=words))
 
     def _reader(self) -> LedgerReader:
         reader = self._engine.ledger

@@ -93,7 +93,7 @@ class App:
         self._metrics = Metrics(engine, aliases=service.vllm_metrics)
         self.exchanges = Exchanges(engine, service, self._metrics)
         pages = Pages(engine, self._guard, self._metrics)
-        admin = Admin(engine, self._guard, self.exchanges, log_ring or LogRing())
+        self.admin = admin = Admin(engine, self._guard, self.exchanges, log_ring or LogRing())
         self._router = Router(
             [
                 _route("POST", "/v1/chat/completions", self._chat),
@@ -111,6 +111,7 @@ class App:
                 _route("POST", "/admin/roles/{name}/load", admin.load),
                 _route("POST", "/admin/roles/{name}/unload", admin.unload),
                 _route("POST", "/admin/drain", admin.drain),
+                _route("POST", "/admin/resume", admin.resume),
                 *(_route("POST", path, _not_built) for path in NOT_BUILT),
             ],
             redirect_slashes=False,

@@ -243,6 +243,27 @@ def test_cancel_works_wherever_a_request_is_chosen() -> None:
     on_stage(act)
 
 
+def test_the_engine_is_drained_and_serves_again_by_one_key() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.pilot.press("D")
+        await stage.until("there is no snapshot yet")
+        await stage.play(fake_health.waiting, [5.0])
+        await stage.pilot.press("D")
+        said = flat(stage)
+        assert "drain the engine?" in said
+        assert "Lets 4 running requests end; 2 that wait for a slot are refused" in said
+        await stage.pilot.press("y")
+        await stage.until("● draining: what runs may finish")
+        await stage.play(fake_health.draining, [6.0])
+        await stage.pilot.press("D")
+        assert "serve again?" in flat(stage)
+        await stage.pilot.press("enter")
+        await stage.until("● the engine accepts requests again")
+        assert stage.desk.admin.acted == ["/admin/drain", "/admin/resume"]
+
+    on_stage(act)
+
+
 def test_what_ended_cannot_be_cancelled() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.idle, [5.0])
@@ -283,7 +304,7 @@ def test_without_write_nothing_is_asked_and_it_says_how_to_turn_it_on() -> None:
         await stage.pilot.press("x", "l", "u", "L")
         assert not stage.app.query_one(NoticeBar).display
         assert stage.app.open_view is ViewName.OVERVIEW
-        for view, key in (("5", "l"), ("5", "u"), ("2", "x"), ("6", "x")):
+        for view, key in (("1", "D"), ("5", "l"), ("5", "u"), ("2", "x"), ("6", "x")):
             stage.app.query_one(NoticeBar).hush()
             await stage.pilot.press(view, "down", key)
             assert not isinstance(stage.app.screen, ConfirmScreen)

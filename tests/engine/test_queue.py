@@ -193,6 +193,22 @@ def test_draining_refuses_new_and_waiting_requests_and_lets_running_ones_finish(
     assert runs.tokens() == greedy(PROMPT, 20)
 
 
+def test_a_drained_engine_serves_again_when_told_to(rig: Make) -> None:
+    r = rig(parallel=1)
+    assert not r.engine.resume()
+    assert r.engine.drain()
+    assert not r.engine.drain()
+    r.settle()
+    assert r.engine.resume()
+    assert not r.engine.resume()
+    r.clock.advance(1)
+    r.engine.turn()
+    assert r.engine.health().status == "ok"
+    _, again = r.submit(PROMPT, 20)
+    r.settle()
+    assert again.tokens() == greedy(PROMPT, 20)
+
+
 def test_the_end_of_text_token_ends_a_choice(rig: Make) -> None:
     prompt = next(p for p in ([i, i + 1] for i in range(1, 500)) if 0 in greedy(p, 60))
     expected = greedy(prompt, 60)

@@ -71,6 +71,7 @@ def test_drain_lets_a_stream_finish(tmp_path: Path) -> None:
             assert wait_until(lambda: httpx.get(url + "/health").status_code == 503)
             refused = httpx.post(url + "/v1/chat/completions", json=CHAT)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+            assert httpx.post(url + "/admin/resume").status_code == 409
             (tmp_path / "finish").touch()
         assert lines[-2] == "data: [DONE]"
         assert any(" ended" in line for line in lines)

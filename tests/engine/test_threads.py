@@ -148,6 +148,30 @@ def test_closing_while_the_model_loads(engines: Make) -> None:
         engine.wait_ready(PATIENCE_S)
 
 
+def test_a_drain_while_loading_can_be_taken_back(engines: Make) -> None:
+    go_on, loading = threading.Event(), threading.Event()
+
+    def load(config: EngineConfig, progress: Progress) -> FakeModel:
+        loading.set()
+        assert go_on.wait(PATIENCE_S)
+        return fake_model(FakeRunner(), 256)
+
+    engine = engines(load=load)
+    engine.start()
+    assert loading.wait(PATIENCE_S)
+    engine.drain()
+    assert engine.resume()
+    with pytest.raises(RequestError, match="still loading"):
+        engine.submit(request("early", [1], 4), RecordingSink())
+    go_on.set()
+    assert engine.wait_ready(PATIENCE_S)
+    sink = RecordingSink()
+    engine.submit(request("late", [1], 4), sink)
+    assert sink.done.wait(PATIENCE_S)
+    engine.close(PATIENCE_S)
+    assert not engine.resume()
+
+
 @pytest.mark.parametrize("settings", [{"parallel": 0}, {"decode_share": 1.0}, {"max_len": 1}])
 def test_settings_that_make_no_sense(engines: Make, settings: dict[str, object]) -> None:
     engine = engines(**settings)

@@ -114,6 +114,8 @@ class FakeAdmin:
             return 403, _error("actions need the admin token (TANDEM_ADMIN_TOKEN)")
         if path == "/admin/drain":
             return self._did(path, "draining: what runs may finish, nothing new is accepted")
+        if path == "/admin/resume":
+            return self._did(path, "the engine accepts requests again")
         kind, name, verb = [unquote(part) for part in path.split("/")[2:]]
         if kind == "requests":
             here = [lane.request.id for lane in body.lanes if lane.request] + [entry.id for entry in body.queue]

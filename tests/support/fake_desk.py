@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable, Verb
+from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable
 from engine.http.errors import ErrorBody
 from engine.protocol import ActionReply, Health, LedgerRow, LogLine, LogPage, RequestsPage
 from tests.support.fake_admin import FakeAdmin, log_line
@@ -40,11 +40,9 @@ class FakeDesk:
         return LogPage(lines=fits, next=fits[-1].seq if len(fits) == limit else newest)
 
     async def act(self, act: Act) -> ActionReply:
-        kind = "requests" if act.verb is Verb.CANCEL else "roles"
-        path = f"/admin/{kind}/{quote(act.target)}/{act.verb}"
-        self._ask(path)
+        self._ask(act.path)
         assert self.shown is not None
-        status, body = self.admin.post(path, None, self.shown)
+        status, body = self.admin.post(act.path, None, self.shown)
         if status == 200:
             return msgspec.json.decode(body, type=ActionReply)
         return ActionReply(done=False, message=msgspec.json.decode(body, type=ErrorBody).error.message)

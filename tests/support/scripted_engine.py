@@ -196,9 +196,15 @@ class ScriptedEngine:
     def meters(self) -> MetersView:
         return self.measured.view()
 
-    def drain(self) -> None:
-        self.draining = True
+    def drain(self) -> bool:
+        begins, self.draining = not self.draining, True
         self.snapshot = msgspec.structs.replace(self.snapshot, status=Status.DRAINING)
+        return begins
+
+    def resume(self) -> bool:
+        ends, self.draining = self.draining, False
+        self.snapshot = msgspec.structs.replace(self.snapshot, status=Status.OK)
+        return ends
 
     @property
     def last(self) -> Request:

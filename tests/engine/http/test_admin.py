@@ -233,8 +233,31 @@ def test_draining(client: httpx.Client, engine: ScriptedEngine) -> None:
     assert client.post("/admin/drain").json() == {"done": False, "message": "the engine drains already"}
 
 
+def test_a_drain_is_taken_back(client: httpx.Client, engine: ScriptedEngine) -> None:
+    assert client.post("/admin/resume").json() == {"done": False, "message": "the engine does not drain"}
+    client.post("/admin/drain")
+    answer = client.post("/admin/resume")
+    check("action", answer.json())
+    assert answer.json()["done"] is True
+    assert not engine.draining
+
+
+def test_the_drain_of_a_service_that_ends_is_for_good(
+    client: httpx.Client, server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.app.admin, "ending", True)
+    answer = client.post("/admin/resume")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "cannot_be_done")
+
+
 READS = ("/admin/requests", "/admin/requests/req-1", "/admin/log")
-ACTIONS = ("/admin/requests/req-1/cancel", "/admin/roles/x/load", "/admin/roles/x/unload", "/admin/drain")
+ACTIONS = (
+    "/admin/requests/req-1/cancel",
+    "/admin/roles/x/load",
+    "/admin/roles/x/unload",
+    "/admin/drain",
+    "/admin/resume",
+)
 FORWARDED = {"x-forwarded-for": "203.0.113.9"}
 
 
