@@ -35,6 +35,8 @@ COMMANDS: dict[str, CommandSpec] = {
     "stop": CommandSpec("tandem.background", "Let running requests end, then stop the engine.", SERVING, member=True),
     "restart": CommandSpec("tandem.background", "Stop, then start again with the same flags.", SERVING, member=True),
     "status": CommandSpec("tandem.background", "Say what the running engine does.", SERVING, member=True),
+    "drain": CommandSpec("tandem.draining", "Take no new requests for a while.", SERVING, member=True),
+    "resume": CommandSpec("tandem.draining", "Take requests again after that.", SERVING, member=True),
     "logs": CommandSpec("tandem.background", "Show the background engine's log.", SERVING, member=True),
     "service": CommandSpec("tandem.service.app", "Install the engine as a systemd unit of yours.", SERVING),
     "hold": CommandSpec("tandem.service.hold", "Run a command with the box to itself, then serve again.", SERVING),

@@ -92,10 +92,23 @@ def refusal(status: int, body: bytes) -> Refused:
 
 def get(address: Address, path: str, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
     """Status and body of a GET. Raises Unreachable."""
+    return _answered(address, "GET", path, _headers(), timeout_s)
+
+
+def post(address: Address, path: str, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
+    """Status and body of an operator's order, a POST without a body. Raises Unreachable."""
+    token = os.environ.get("TANDEM_ADMIN_TOKEN")
+    headers = {"User-Agent": AGENT, "Connection": "close"}
+    return _answered(
+        address, "POST", path, headers | {"Authorization": f"Bearer {token}"} if token else headers, timeout_s
+    )
+
+
+def _answered(address: Address, method: str, path: str, headers: dict[str, str], timeout_s: float) -> tuple[int, bytes]:
     kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
     connection = kind(address.host, address.port, timeout=timeout_s)
     try:
-        connection.request("GET", address.path + path, headers=_headers())
+        connection.request(method, address.path + path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException) as why:
