@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from console.feeds import NOTHING_FED, Fed
 from console.history import Track
@@ -14,8 +14,12 @@ from console.words import Word
 STALE_S = 3.0
 
 
-@dataclass(frozen=True)
-class Link:
+class View(msgspec.Struct, frozen=True):
+    """Base of every row. No dataclass: one of thirty fields took longer to define than to draw, and these are made and
+    compared with every snapshot."""
+
+
+class Link(View, frozen=True):
     """How the console stands with the engine: where it looks, how old its picture is, and what failed last.
 
     `paused`: the picture is held on purpose. `notice` is what a person must know of the console itself, such as a
@@ -38,8 +42,7 @@ class Link:
         return old and not self.paused
 
 
-@dataclass(frozen=True)
-class HeaderView:
+class HeaderView(View, frozen=True):
     model: str
     detail: str
     uptime: str
@@ -57,8 +60,7 @@ class HeaderView:
     recording: bool = False
 
 
-@dataclass(frozen=True)
-class LaneView:
+class LaneView(View, frozen=True):
     """One slot. `text` says the phase, `short` the same where room is scarce: its word and its rate.
 
     `tok_s` is the rate now, of reading or writing, None while the picture is stale. `read_*` are prompt tokens,
@@ -96,8 +98,7 @@ class LaneView:
     worst_gap_s: float | None = None
 
 
-@dataclass(frozen=True)
-class LanesView:
+class LanesView(View, frozen=True):
     lanes: tuple[LaneView, ...]
     busy: int
     slots: int
@@ -106,16 +107,14 @@ class LanesView:
     filter_text: str
 
 
-@dataclass(frozen=True)
-class LoadingView:
+class LoadingView(View, frozen=True):
     stage: str
     done: int
     total: int
     left: str
 
 
-@dataclass(frozen=True)
-class SlotPages:
+class SlotPages(View, frozen=True):
     """What one slot holds of the pool; `share` is of its part of the reserved range."""
 
     slot: int
@@ -124,8 +123,7 @@ class SlotPages:
     share: float
 
 
-@dataclass(frozen=True)
-class PoolView:
+class PoolView(View, frozen=True):
     enabled: bool
     backend: str
     page: int
@@ -140,16 +138,14 @@ class PoolView:
     refused: int
 
 
-@dataclass(frozen=True)
-class MemoryPart:
+class MemoryPart(View, frozen=True):
     label: str
     tone: Tone
     glyph: str
     held: int
 
 
-@dataclass(frozen=True)
-class LadderRow:
+class LadderRow(View, frozen=True):
     """One level of the pressure ladder: what it could give back now and what it gave since the start."""
 
     name: str
@@ -160,8 +156,7 @@ class LadderRow:
     last_reason: str
 
 
-@dataclass(frozen=True)
-class MemoryView:
+class MemoryView(View, frozen=True):
     """One memory: the parts in use and what is free add up to the total."""
 
     name: str
@@ -177,8 +172,7 @@ class MemoryView:
     ladder: tuple[LadderRow, ...] = ()
 
 
-@dataclass(frozen=True)
-class RoleView:
+class RoleView(View, frozen=True):
     """One small model. `id` is its name as the engine knows it, `name` the same made literal; `claim` says the claim in
     short. `decision`, `headroom_after` and `to_fit` are the planner's, None where it planned nothing."""
 
@@ -198,8 +192,7 @@ class RoleView:
     to_fit: str | None
 
 
-@dataclass(frozen=True)
-class RoundSize:
+class RoundSize(View, frozen=True):
     """The rounds in which `rows` slots decoded together. `tokens` is what such a round writes in all slots together.
 
     `share` is the part of all the rounds' time; `tok_s` what these rounds write a second; `ratio` that over one
@@ -216,8 +209,7 @@ class RoundSize:
     ratio: float | None
 
 
-@dataclass(frozen=True)
-class RoundsView:
+class RoundsView(View, frozen=True):
     """Measured rounds by size; `seconds` and `tokens` are over all of them. `by_slots` counts rounds since the start.
 
     `depths` counts drafts accepted at each depth, the first at depth 1.
@@ -235,8 +227,7 @@ class RoundsView:
     depths: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ScreenView:
+class ScreenView(View, frozen=True):
     """Everything one frame shows. Where there is no snapshot yet, only the header and the link have anything to say.
 
     `fed` is what was fetched beyond the snapshot; `writes` says whether the console may order anything."""
@@ -248,10 +239,10 @@ class ScreenView:
     pool: PoolView | None = None
     memory: MemoryView | None = None
     roles: tuple[RoleView, ...] = ()
-    queue: Waiting = field(default_factory=Waiting)
+    queue: Waiting = msgspec.field(default_factory=Waiting)
     queue_total: int = 0
     rounds: RoundsView | None = None
-    past: Track = field(default_factory=Track)
+    past: Track = msgspec.field(default_factory=Track)
     textures: bool = False
     fed: Fed = NOTHING_FED
     writes: bool = False
