@@ -26,7 +26,7 @@ from console.asks import Act, Unreachable, Verb
 from console.clerk import Clerk, FeedCame, OrderDone, Seen
 from console.cursor import at_line, moved, paged
 from console.draw.footer import action_at
-from console.engines import ASIDE_S, POLL_S, RETRY_S, HealthSource, Watched
+from console.engines import ASIDE_S, POLL_S, RETRY_S, HealthSource, Watched, paced
 from console.feeding import FEED_S
 from console.history import Track, ended_requests
 from console.look import ThemeName, look
@@ -90,7 +90,8 @@ def _resized_by_the_loop() -> None:
 
 
 class ConsoleApp(App[int]):
-    """The whole screen. The engine shown is asked every `poll_s`, after a failure every `retry_s`, others seldom.
+    """The whole screen. The engine shown is asked every `poll_s`, less often where that costs too much (`paced`),
+    after a failure every `retry_s`, others seldom.
 
     What a view needs beside the snapshot is asked for every `feed_s`. `recorder` is one that the sources feed, looked
     at for its trouble; `writes` allows orders to the engine; `clock` gives monotonic seconds (a fake one in tests).
@@ -195,9 +196,11 @@ class ConsoleApp(App[int]):
     async def _watch(self, index: int) -> None:
         """Ask one engine for snapshots for as long as the app runs; each answer becomes a message."""
         engine = self.engines[index]
+        spent = time.process_time()
         while True:
             started = self._clock()
-            pause = self._poll_s
+            before, spent = spent, time.process_time()
+            pause = paced(self._poll_s, spent - before)
             try:
                 health = await engine.source.fetch()
             except Unreachable as error:

@@ -16,7 +16,16 @@ POLL_S = 0.25
 RETRY_S = 1.0
 # How often an engine that is not on the screen is asked.
 ASIDE_S = 5.0
+# The share of a core that an open console may take, and the slowest that it asks for that: a change is on the screen
+# within 400 ms all the same. A large screen with hundreds of requests on a slow box comes to it.
+_SHARE = 0.042
+_SLOWEST_S = 0.33
 _LEAST_PAUSE_S = 0.05
+
+
+def paced(poll_s: float, cost_s: float) -> float:
+    """Seconds from one question to the next where a snapshot takes `cost_s` of processor time to fetch and draw."""
+    return max(poll_s, min(cost_s / _SHARE, _SLOWEST_S))
 
 
 class HealthSource(Desk, Protocol):

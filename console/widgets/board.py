@@ -176,6 +176,7 @@ class Board(Widget):
         self._view: ScreenView | None = None
         self._open = ViewName.OVERVIEW
         self._state = ViewState()
+        self.regions: Sequence[RegionWidget] = [RegionWidget(region, look) for region in Region]
         self.chosen: Region = Region.LANES
 
     @property
@@ -183,12 +184,7 @@ class Board(Widget):
         return self._placing
 
     def compose(self) -> ComposeResult:
-        for region in Region:
-            yield RegionWidget(region, self._look)
-
-    @property
-    def regions(self) -> Sequence[RegionWidget]:
-        return list(self.query_children(RegionWidget))
+        yield from self.regions
 
     @property
     def shown_panels(self) -> list[Region]:
@@ -200,8 +196,7 @@ class Board(Widget):
         """What the view that is open says in whole; None on the overview."""
         if self._open is ViewName.OVERVIEW:
             return None
-        # A loop that fetches may look once more while the screen is being taken down.
-        return next((widget.sheet for widget in self.regions if widget.region_name is Region.VIEW), None)
+        return self._widget(Region.VIEW).sheet
 
     @property
     def view_height(self) -> int:
