@@ -154,7 +154,7 @@ def cancelled() -> RequestError:
 
 def draining() -> RequestError:
     return RequestError(
-        "the server is shutting down and accepts no new requests",
+        "the server drains and accepts no new requests",
         status=503,
         code="draining",
         retry_after=NOT_SERVING_RETRY_S,

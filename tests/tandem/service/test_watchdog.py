@@ -59,6 +59,9 @@ HISTORIES = {
     "draining without a word": History([(10, OK), (1, DRAINING), (20, SILENT), (1, Ended(0))], [], Finished),
     "draining, ended by a second signal": History([(10, OK), (1, DRAINING), (1, Ended(1))], [], Finished),
     "draining, and hung in it": History([(10, OK), (1, DRAINING), (27, SILENT)], [1.0]),
+    "drained, serving again, and a crash": History(
+        [(10, OK), (5, DRAINING), (3, OK), (1, Ended(-9)), (3, LOADING), (10, OK)], [1.0]
+    ),
     "told to end": History([(10, OK), (1, Ended(0))], [], Finished),
     "hung": History([(10, OK), (3, SILENT), (3, LOADING), (10, OK)], [1.0]),
     "hung in its engine thread": History([(10, OK), (3, STUCK), (3, LOADING), (10, OK)], [1.0]),
