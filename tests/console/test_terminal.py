@@ -38,6 +38,9 @@ PAIRS = {
 }
 MOUSE = ("\x1b[?1000h", "\x1b[?1002h", "\x1b[?1003h", "\x1b[?1006h", "\x1b[?1015h")
 
+# Sizes among them, which would stay what they are when this one is resized.
+OF_ANOTHER_TERMINAL = ("NO_COLOR", "COLORTERM", "TMUX", "COLUMNS", "LINES")
+
 
 @dataclass
 class Terminal:
@@ -102,7 +105,7 @@ def engine() -> Iterator[FakeHealth]:
 
 
 def start(url: str, program: str = PROGRAM, **environment: str) -> Terminal:
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLORTERM", "TMUX")}
+    kept = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_TERMINAL}
     child = pexpect.spawn(
         sys.executable,
         ["-c", program, url],
