@@ -1,13 +1,19 @@
-"""What every test leaves as it found it."""
+"""What every test leaves as it found it; Triton kernels run in its interpreter where there is no CUDA device."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
+import torch
+
+# Before any kernel is imported: it is made for a card or for the interpreter once and for all.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # What needs more than a checkout, such as a browser.
 APART = (Path(__file__).parent / "web",)
