@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SERVE_FLAGS ?=
+TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve console test test-monitoring test-web check format docs clean
@@ -25,9 +26,9 @@ serve: $(STAMP) ## serve the built-in model to four clients at once (SERVE_FLAGS
 console: $(STAMP) ## watch the running engine
 	$(BIN)/tandem console
 
-test: $(STAMP) ## run the whole suite; fetches the built-in model once
+test: $(STAMP) ## run the whole suite in TEST_WORKERS processes; fetches the built-in model once
 	$(BIN)/tandem models pull smollm2-135m
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-monitoring: $(STAMP) ## check alert rules and metrics with promtool, fetched where it is not installed
 	mkdir -p .cache
