@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import torch
 # Before any kernel is imported: it is made for a card or for the interpreter once and for all.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# A shell makes what it starts in the background deaf to Ctrl-C, and what that starts as well.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What needs more than a checkout, such as a browser.
 APART = (Path(__file__).parent / "web",)
