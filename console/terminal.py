@@ -21,19 +21,22 @@ REST_S = 0.1
 _READ_BYTES = 1 << 14
 _TICK_S = 0.1
 _PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
-_TAG = len(_PASTE_BEGINS)
-# The beginning of a report of the mouse, whose rest is still to come.
-_HEAD = re.compile(r"\x1b\[<[0-9;-]{0,24}\Z")
-_REPORT = re.compile(r"\x1b\[<-?[0-9]+;-?[0-9]+;-?[0-9]+[Mm]")
-# A report whose first characters were taken for a key, because the rest took so long.
-_ORPHAN = re.compile(r"\[?<-?[0-9]+;-?[0-9]+;-?[0-9]+[Mm]")
+_MARKS = re.compile(f"({re.escape(_PASTE_BEGINS)}|{re.escape(_PASTE_ENDS)})")
+_MAY_END_PASTE = re.compile(r"\x1b(\[(20?1?)?)?\Z")
+# What a key that a person presses may leave open until a pause says so: Escape, and Alt with a bracket.
+_MAY_BE_KEY = re.compile(r"\x1b\[?\Z")
+# The beginning of a report, whose rest is still to come: of the mouse, a size, a mode, or a key with its modifiers.
+_HEAD = re.compile(r"\x1b\[(<[0-9;-]{0,24}|\??[0-9][0-9;:]{0,30}\$?|\?)\Z")
+_REPORT = re.compile(r"\x1b\[(<-?[0-9]+;-?[0-9]+;-?[0-9]+[Mm]|\??[0-9][0-9;:]*(\$y|[A-HP-SZctu~]))")
+# A paste's mark or a report whose first characters were taken for a key, because the rest took so long.
+_ORPHAN = re.compile(r"\[?(?:(200~)|<-?[0-9]+;-?[0-9]+;-?[0-9]+[Mm])")
 
 
 class Reader:
     """Makes messages of bytes as they come. `clock` gives monotonic seconds.
 
-    Beyond what Textual's parser does: many characters at once are a paste, a report of the mouse that is cut short
-    waits for its rest and never becomes keys, and bytes that are no text do no harm.
+    Beyond what Textual's parser does: many characters at once are a paste, no character of a paste is a key, a report
+    that is cut short waits for its rest and never becomes keys, and bytes that are no text do no harm.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +45,8 @@ class Reader:
         self._clock = clock
         self._pasted_at: float | None = None
         self._head = ""
-        self._before = ""
+        # What the parser was given of a sequence that may be a key, while it waits for more.
+        self._open = ""
         self._in_paste = False
         self._gave_up = False
 
@@ -56,21 +60,26 @@ class Reader:
             self._pasted_at = self._clock()
             yield events.Paste(text.replace("\x00", ""))
             return
-        marked = self._before + text
-        begun, ended = marked.rfind(_PASTE_BEGINS), marked.rfind(_PASTE_ENDS)
-        if begun != ended:
-            self._in_paste = begun > ended
-        self._before = marked[1 - _TAG :]
-        cut = None if self._in_paste else _HEAD.search(text)
+        opened, self._open = self._open, ""
+        if opened and (opened + text).startswith(_PASTE_BEGINS):
+            self._in_paste = True
+            yield from self._parser.feed(_PASTE_BEGINS[len(opened) :])
+            opened, text = "", (opened + text)[len(_PASTE_BEGINS) :]
+        *marked, last = _MARKS.split(text)
+        for part in marked:
+            yield from self._parsed(part)
+        cut = (_MAY_END_PASTE if self._in_paste else _HEAD).search(last)
         if cut is not None:
-            self._head, text = cut[0], text[: cut.start()]
-        if text:
-            yield from self._parser.feed(text)
+            last, self._head = last[: cut.start()], cut[0]
+        key = None if self._in_paste else _MAY_BE_KEY.search(last if marked else opened + last)
+        self._open = "" if key is None else key[0]
+        yield from self._parsed(last)
 
     def tick(self) -> Iterable[Message]:
         """What a pause means: an escape character that nothing followed is the key."""
         messages = list(self._parser.tick())
-        self._gave_up = self._gave_up or bool(messages)
+        if messages:
+            self._gave_up, self._open = True, ""
         return messages
 
     def _joined(self, text: str) -> str:
@@ -78,12 +87,21 @@ class Reader:
         gave_up, self._gave_up = self._gave_up, False
         if self._head:
             whole = self._head + text
-            return whole if _REPORT.match(whole) or _HEAD.match(whole) else text
+            return whole if self._in_paste or _REPORT.match(whole) or _HEAD.match(whole) else text
         orphan = _ORPHAN.match(text) if gave_up else None
-        return text if orphan is None else text[orphan.end() :]
+        return text if orphan is None else (_PASTE_BEGINS if orphan[1] else "") + text[orphan.end() :]
+
+    def _parsed(self, part: str) -> Iterable[Message]:
+        """What the parser makes of a mark of a paste, or of what stands beside marks."""
+        if part == (_PASTE_ENDS if self._in_paste else _PASTE_BEGINS):
+            self._in_paste = not self._in_paste
+        elif self._in_paste:
+            # Of what follows one the parser would make keys.
+            part = part.replace("\x1b", "")
+        return self._parser.feed(part) if part else ()
 
     def _is_burst(self, text: str) -> bool:
-        if self._in_paste or "\x1b" in text or self._before.endswith("\x1b"):
+        if self._in_paste or self._open or "\x1b" in text:
             return False
         rest = self._pasted_at is not None and self._clock() - self._pasted_at < REST_S
         return rest or len(text) >= BURST

@@ -8,6 +8,8 @@ from textual import events
 from console.terminal import BURST, REST_S, Reader
 from tests.console.stage import Clock
 
+PASTE, END = b"\x1b[200~", b"\x1b[201~"
+
 
 def heard(*reads: bytes, reader: Reader | None = None) -> list[str]:
     """The messages of the reads, a key by its name, another by its kind and what matters of it."""
@@ -52,6 +54,55 @@ def test_a_marked_paste_is_one_however_it_is_cut() -> None:
     for cut in (1, 3, 5, 6, 7, 20, len(marked) - 20, len(marked) - 3, len(marked) - 1):
         assert heard(marked[:cut], marked[cut:], b"q") == ["paste " + "xy" * BURST, "q"], cut
     assert heard(b"\x1b[200~", b"z" * BURST, b"\x1b[<35;1", b"\x1b[201~")[-1].startswith("paste " + "z" * BURST)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5])
+@pytest.mark.parametrize("pause", [False, True])
+def test_a_mark_of_a_paste_cut_in_two_marks_it_however_long_the_text(
+    cut: int, pause: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("textual._parser.get_time", iter(range(1, 9999)).__next__)
+    reader = Reader(Clock())
+    said = []
+    text = "y\nq" * BURST
+    for read in (PASTE[:cut], PASTE[cut:] + text.encode(), END[:cut], END[cut:] + b"q"):
+        said += heard(read, reader=reader)
+        if pause:
+            list(reader.tick())  # a key of the first characters, where they may be one
+    assert said == ["paste " + text, "q"]
+
+
+def test_no_character_of_a_marked_paste_is_a_key() -> None:
+    assert heard(PASTE + b"a\x1bq\x1b[A\x1b[200~" + b"y" * BURST + END) == ["paste aq[A[200~" + "y" * BURST]
+
+
+def test_an_unmarked_paste_after_the_escape_key_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("textual._parser.get_time", iter(range(1, 99)).__next__)
+    reader = Reader(Clock())
+    assert heard(b"\x1b", reader=reader) == []
+    assert [message.key for message in reader.tick() if isinstance(message, events.Key)] == ["escape"]
+    assert heard(b"y" * BURST, reader=reader) == ["paste " + "y" * BURST]
+
+
+@pytest.mark.parametrize(
+    ("whole", "name"),
+    [
+        (b"\x1b[2~", "insert"),
+        (b"\x1b[97;5u", "ctrl+a"),
+        (b"\x1b[1;5A", "ctrl+up"),
+        (b"\x1b[48;24;80;480;800t", "Resize"),
+        (b"\x1b[?2026;2$y", "TerminalSupportsSynchronizedOutput"),
+    ],
+)
+def test_a_sequence_with_numbers_cut_short_waits_for_its_rest(
+    whole: bytes, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("textual._parser.get_time", iter(range(1, 9999)).__next__)
+    for cut in range(3, len(whole)):
+        reader = Reader(Clock())
+        assert heard(whole[:cut], reader=reader) == []
+        assert list(reader.tick()) == []
+        assert heard(whole[cut:] + b"q", reader=reader) == [name, "q"], cut
 
 
 REPORT = b"\x1b[<0;12;5M"
