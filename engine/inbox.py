@@ -48,6 +48,7 @@ class Inbox:
         self._items: deque[Submission | Cancel | End] = deque()
         self._wake = threading.Event()
         self._closed: Callable[[], RequestError] | None = loading
+        self._opened = False
         self._live: set[str] = set()
         self._running = 0
         self._free_slots = 0
@@ -56,7 +57,7 @@ class Inbox:
     def open(self, slots: int) -> None:
         """The model is loaded: accept requests for `slots` slots, unless the door was shut meanwhile."""
         with self._lock:
-            self._free_slots = slots
+            self._free_slots, self._opened = slots, True
             if self._closed is loading:
                 self._closed = None
 
@@ -66,10 +67,10 @@ class Inbox:
             self._closed = error
         self._wake.set()
 
-    def unshut(self, error: Callable[[], RequestError] | None) -> None:
-        """Accept again after `shut`; with an `error` that is given until `open`, where the model still loads."""
+    def unshut(self) -> None:
+        """Accept again after `shut`, or once the model is loaded."""
         with self._lock:
-            self._closed = error
+            self._closed = None if self._opened else loading
 
     def submit(self, request: Request, sink: EventSink) -> None:
         """Raises RequestError where nothing is accepted, the queue is full, or the id is in use."""

@@ -11,7 +11,7 @@ from engine.checks import check
 from engine.config import EngineConfig
 from engine.counters import Ending
 from engine.dispatch import Dispatcher
-from engine.inbox import Inbox, draining, loading
+from engine.inbox import Inbox, draining
 from engine.intake import Intake
 from engine.ledger.entry import refused_row
 from engine.ledger.reader import LedgerReader
@@ -124,7 +124,7 @@ class Engine:
         if not self._draining or self._closing:
             return False
         self._draining = False
-        self._inbox.unshut(loading if self._state is None else None)
+        self._inbox.unshut()
         self._inbox.wake()
         return True
 
@@ -232,10 +232,10 @@ class Engine:
         if self._ledger is not None:
             self._ledger.close()
 
-    def _progress(self, far: Loading) -> None:
+    def _progress(self, loading: Loading) -> None:
         if self._closing:
             raise LoadingAborted("the engine was closed while its model was loading")
-        self._publisher.loading(far)
+        self._publisher.loading(loading)
 
     def _serving(self) -> EngineState:
         assert self._state is not None, "the engine is not loaded"

@@ -26,6 +26,9 @@ _STEPS = 1 << FRACTION_BITS
 _TOP_WEIGHT = 1 << 30
 _BLOCK = 256
 _FIRST_NUCLEUS = 256
+_LEAST_SCALE = 1e-30
+"""At which all finite logits of a model have one depth. Less, and float32 overflows where depths become logits again,
+or holds the scale as the zero of a greedy draw."""
 
 FIELDS = 5
 """Numbers of a draw in `table`: noise, scale, top_k, top_p, max_depth."""
@@ -57,7 +60,7 @@ GREEDY = Draw()
 
 def make_draw(noise: float, temperature: float, *, top_k: int, top_p: float, min_p: float) -> Draw:
     """The draw of a request's parameters; `top_k` 0, `top_p` 1 and `min_p` 0 keep everything."""
-    scale = float(np.float32(_STEPS / math.log(2.0) / temperature))
+    scale = float(np.float32(max(_STEPS / math.log(2.0) / temperature, _LEAST_SCALE)))
     depth = MAX_DEPTH if min_p <= 0.0 else min(MAX_DEPTH, int(-math.log2(min_p) * _STEPS))
     return Draw(noise, scale, top_k, top_p, depth)
 

@@ -56,8 +56,8 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     total: UsageTotals
 
 
-LATEST_S = 2.5e11
-"""A time past every date that SQLite can name; no length of time is longer either."""
+_MOST_S = 2.1e11
+"""SQLite names every date within this many seconds of 1970; no length of time is longer either."""
 
 _STORED = {str: "text", int: "integer", float: "real", type(None): "null", Finish: "text"}
 _KINDS = {
@@ -68,7 +68,7 @@ _MISFIT = (
     "CASE "
     + " ".join(
         f"WHEN typeof({name}) NOT IN ({str(kinds)[1:-1]})"
-        + (f" OR abs({name}) > {LATEST_S}" if "real" in kinds else "")
+        + (f" OR abs({name}) > {_MOST_S}" if "real" in kinds else "")
         + f" THEN '{name}'"
         for name, kinds in _KINDS.items()
     )
@@ -147,7 +147,10 @@ def _edited(connection: sqlite3.Connection, after: float) -> LedgerUnusable:
         f"SELECT seq, {_MISFIT} AS name FROM requests WHERE finished_at >= ? AND name IS NOT NULL LIMIT 1", (after,)
     ).fetchone()
     ((value,),) = connection.execute(f"SELECT {name} FROM requests WHERE seq = ?", (seq,))
-    return misfit(seq, f"{name} is {repr(value)[:60]}; allowed: {' or '.join(_KINDS[name])}")
+    allowed = " or ".join(Finish if name == "finish" else _KINDS[name])
+    if "real" in allowed:
+        allowed += f", at most {_MOST_S:g} either way"
+    return misfit(seq, f"{name} is {repr(value)[:60]}; allowed: {allowed}")
 
 
 def _sums(connection: sqlite3.Connection, by: UsageBy | None, after: float) -> dict[str, _Sum]:

@@ -8,8 +8,19 @@ from dataclasses import replace
 import pytest
 
 from engine.config import EngineConfig
+from engine.inbox import Inbox, draining
 from engine.protocol import WaitState
-from engine.request import Admitted, Done, Failed, Finished, FinishReason, RequestError, SamplingParams, Waiting
+from engine.request import (
+    Admitted,
+    Done,
+    Failed,
+    Finished,
+    FinishReason,
+    Request,
+    RequestError,
+    SamplingParams,
+    Waiting,
+)
 from tests.support.fake_model import VOCAB, RecordingSink, Rig, greedy
 
 Make = Callable[..., Rig]
@@ -207,6 +218,23 @@ def test_a_drained_engine_serves_again_when_told_to(rig: Make) -> None:
     _, again = r.submit(PROMPT, 20)
     r.settle()
     assert again.tokens() == greedy(PROMPT, 20)
+
+
+@pytest.mark.parametrize("loads_first", [True, False])
+def test_a_door_shut_while_the_model_loads_opens_once_both_allow_it(loads_first: bool) -> None:
+    inbox, one = Inbox(1), Request("a", "test", tuple(PROMPT), max_tokens=1)
+    inbox.shut(draining)
+    if loads_first:
+        inbox.open(1)
+        with pytest.raises(RequestError, match="drains"):
+            inbox.submit(one, RecordingSink())
+        inbox.unshut()
+    else:
+        inbox.unshut()
+        with pytest.raises(RequestError, match="loading"):
+            inbox.submit(one, RecordingSink())
+        inbox.open(1)
+    inbox.submit(one, RecordingSink())
 
 
 def test_the_end_of_text_token_ends_a_choice(rig: Make) -> None:

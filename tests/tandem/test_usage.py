@@ -119,7 +119,8 @@ def test_no_ledger_is_exit_3_and_a_bad_one_exit_1(
         ("finished_at = 1e12", "finished_at is 1000000000000.0"),
         ("total_s = 9e999", "total_s is inf"),
         ("ttft_s = 'soon'", "ttft_s is 'soon'; allowed: real or null"),
-        ("finish = 'gone'", "finish is 'gone'"),
+        ("finish = 'gone'", "finish is 'gone'; allowed: stop or length or"),
+        ("finished_at = -2.3e11", "finished_at is -230000000000.0; allowed: real, at most 2.1e+11 either way"),
     ],
 )
 def test_a_row_edited_by_hand_is_named(state: Path, edit: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
