@@ -101,7 +101,7 @@ class Reader:
         return self._parser.feed(part) if part else ()
 
     def _is_burst(self, text: str) -> bool:
-        if self._in_paste or self._open or "\x1b" in text:
+        if self._in_paste or "\x1b" in text or (self._open + text).startswith("\x1b["):
             return False
         rest = self._pasted_at is not None and self._clock() - self._pasted_at < REST_S
         return rest or len(text) >= BURST

@@ -76,11 +76,13 @@ def test_no_character_of_a_marked_paste_is_a_key() -> None:
     assert heard(PASTE + b"a\x1bq\x1b[A\x1b[200~" + b"y" * BURST + END) == ["paste aq[A[200~" + "y" * BURST]
 
 
-def test_an_unmarked_paste_after_the_escape_key_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pause", [False, True])
+def test_an_unmarked_paste_after_the_escape_key_is_one(pause: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textual._parser.get_time", iter(range(1, 99)).__next__)
     reader = Reader(Clock())
     assert heard(b"\x1b", reader=reader) == []
-    assert [message.key for message in reader.tick() if isinstance(message, events.Key)] == ["escape"]
+    if pause:
+        assert [message.key for message in reader.tick() if isinstance(message, events.Key)] == ["escape"]
     assert heard(b"y" * BURST, reader=reader) == ["paste " + "y" * BURST]
 
 
