@@ -18,8 +18,10 @@ from kernels.cpu import threads as threads  # sets what OpenMP reads when torch'
 
 def link_torch() -> None:
     """Before the first `import torch`, which says what is wrong where this does not succeed."""
+    if "torch" in sys.modules:
+        return
     spec = find_spec("torch")
-    if "torch" in sys.modules or spec is None or spec.origin is None:
+    if spec is None or spec.origin is None:
         return
     folder = Path(spec.origin).parent / "lib"
     # As torch itself begins, so that all its libraries see the same ones.

@@ -51,7 +51,7 @@ def read_prompts(path: Path | None, count: int | None) -> list[str]:
         text = files("tandem.bench").joinpath("prompts.txt").read_text(encoding="utf-8")
     else:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as why:
             raise CommandError(f"--prompts {path}: cannot be read: {why}", Exit.USAGE) from why
     prompts = [line.strip() for line in text.splitlines() if line.strip()][:count]

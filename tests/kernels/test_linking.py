@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from kernels.linking import link_torch
 from tests.support.patience import LONG_S
 
 # Its constructor is done once somebody has written to the pipe.
@@ -55,3 +57,23 @@ def test_other_threads_run_while_a_library_begins(tmp_path: Path) -> None:
 
 def test_torchs_library_is_there_before_torch() -> None:
     subprocess.run([sys.executable, "-c", LINKED], check=True)
+
+
+@pytest.mark.parametrize("library", [None, b"no library"])
+def test_an_install_that_keeps_its_libraries_elsewhere_is_left_to_its_import(
+    library: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "torch"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    if library is not None:
+        (folder / "lib").mkdir()
+        (folder / "lib" / "libtorch_global_deps.so").write_bytes(library)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    link_torch()
+
+
+def test_nothing_is_linked_where_torch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    link_torch()

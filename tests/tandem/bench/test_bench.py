@@ -132,6 +132,12 @@ def test_what_proves_a_level(c: int, peak: int, rounds: dict[str, int], why: str
     assert (found is None) if why is None else (found is not None and why in found)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("One.\nTwo.\n", encoding="utf-8-sig")
+    assert read_prompts(prompts, None) == ["One.", "Two."]
+
+
 def test_the_packaged_prompts_are_distinct() -> None:
     prompts = read_prompts(None, None)
     assert len(prompts) >= 16
