@@ -76,7 +76,7 @@ class Wire:
     def _head(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
         fields = {**self._headers, **headers}
         if not all(value.isascii() and value.isprintable() for value in fields.values()):
-            raise WireError("a token is no printable ASCII on one line")
+            raise WireError("the token (TANDEM_METRICS_TOKEN or TANDEM_ADMIN_TOKEN) is no printable ASCII on one line")
         if method != "GET":
             fields["Content-Length"] = "0"
         lines = [f"{method} {self._path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]

@@ -62,6 +62,20 @@ def service_config(settings: Settings) -> ServiceConfig:
     )
 
 
+def usable_cores() -> int:
+    from kernels.cpu.threads import available
+
+    return available()
+
+
+def crowded(settings: Settings) -> str | None:
+    """Why the engine's threads would be in each other's way; None where each has a core."""
+    cores = usable_cores()
+    if settings.threads is None or settings.threads <= cores:
+        return None
+    return f"TANDEM_THREADS asks for {settings.threads} on {cores} cores: slower than {cores}"
+
+
 def state_dir(settings: Settings) -> Path:
     return settings.state_dir.absolute() if settings.state_dir else default_state_dir()
 

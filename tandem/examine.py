@@ -26,7 +26,7 @@ from engine.memory.sizes import GIB, size
 from engine.protocol import Health
 from engine.state_dir import is_locked, read_record
 from tandem.advice import MOST_SLOTS, SlotAdvice, recommend
-from tandem.configure import secrets_file, state_dir
+from tandem.configure import crowded, secrets_file, state_dir, usable_cores
 from tandem.exits import CommandError, Exit
 from tandem.origins import Resolved
 from tandem.register import running
@@ -155,18 +155,8 @@ def _python() -> Line:
 
 
 def _cores(settings: Settings) -> Line:
-    cores = usable_cores()
-    if settings.threads is not None and settings.threads > cores:
-        return Line(
-            "cores", Verdict.NOTE, f"{cores}, and TANDEM_THREADS asks for {settings.threads}: slower than {cores}"
-        )
-    return Line("cores", Verdict.OK, str(cores))
-
-
-def usable_cores() -> int:
-    from kernels.cpu.threads import available
-
-    return available()
+    why = crowded(settings)
+    return Line("cores", Verdict.NOTE if why else Verdict.OK, why or str(usable_cores()))
 
 
 def _memory(what: str, place: Place) -> Line:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 GIB = 1 << 30
+MOST_WHOLE = 10**9
+"""The largest count that a setting takes where nothing smaller bounds it."""
+MOST_GIB = 1 << 20
 
 
 class Kind(Protocol):
@@ -29,20 +31,12 @@ class Kind(Protocol):
         ...
 
 
-def _range(low: float | None, high: float | None) -> str:
-    match (low, high):
-        case (None, None):
-            return ""
-        case (_, None):
-            return f" of at least {low:g}"
-        case (None, _):
-            return f" of at most {high:g}"
-        case _:
-            return f" from {low:g} to {high:g}"
+def _range(low: float, high: float) -> str:
+    return f" from {low:.15g} to {high:.15g}"
 
 
-def _check(value: float, low: float | None, high: float | None) -> None:
-    if (low is not None and value < low) or (high is not None and value > high):
+def _check(value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
         raise ValueError(value)
 
 
@@ -50,8 +44,8 @@ def _check(value: float, low: float | None, high: float | None) -> None:
 class Whole:
     """A whole number in plain digits."""
 
-    low: int | None = None
-    high: int | None = None
+    low: int
+    high: int = MOST_WHOLE
     metavar: str = "N"
 
     @property
@@ -59,7 +53,7 @@ class Whole:
         return f"a whole number{_range(self.low, self.high)}"
 
     def parse(self, text: str) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        if not re.fullmatch(r"-?[0-9]+", text):
             raise ValueError(text)
         value = int(text)
         _check(value, self.low, self.high)
@@ -70,8 +64,8 @@ class Whole:
 class Real:
     """A finite decimal number."""
 
-    low: float | None = None
-    high: float | None = None
+    low: float
+    high: float
     metavar: str = "X"
 
     @property
@@ -82,8 +76,6 @@ class Real:
         if not re.fullmatch(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e-?[0-9]+)?", text):
             raise ValueError(text)
         value = float(text)
-        if not math.isfinite(value):
-            raise ValueError(text)
         _check(value, self.low, self.high)
         return value
 
@@ -96,10 +88,10 @@ class Gib:
 
     @property
     def allowed(self) -> str:
-        return "a number of GiB of at least 0"
+        return f"a number of GiB from 0 to {MOST_GIB}"
 
     def parse(self, text: str) -> int:
-        return round(Real(low=0).parse(text) * GIB)
+        return round(Real(0, MOST_GIB).parse(text) * GIB)
 
 
 @dataclass(frozen=True, slots=True)

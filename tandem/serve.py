@@ -15,7 +15,7 @@ from engine.keyring import SecretsUnusable
 from engine.listening import HostNotAllowed, PortInUse
 from engine.state_dir import StateDirLocked
 from tandem import output
-from tandem.configure import check_free, check_host, engine_config, service_config, state_dir
+from tandem.configure import check_free, check_host, crowded, engine_config, service_config, state_dir
 from tandem.exits import CommandError, Exit
 from tandem.flags import with_engine_flags
 from tandem.origins import Flags, Resolved, resolve
@@ -48,7 +48,7 @@ def serve(
     settings = resolved.settings
     refuse_early(resolved, supervised=supervised is not None)
     logs.configure(settings.log_format)
-    for text in resolved.notes:
+    for text in (*resolved.notes, *filter(None, [crowded(settings)])):
         log.warning(text)
     model, name = find_model(settings.model)
     folder = state_dir(settings)

@@ -15,6 +15,8 @@ from tandem.kinds import AnyPath, Device, Gib, Kind, OneOf, Real, Switch, Whole,
 
 PREFIX = "TANDEM_"
 ALIAS_PREFIXES = ("QSE_", "QWEN38_")
+# A year: what a clock can still add.
+SECONDS = Real(0, 365 * 86_400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +138,10 @@ class Settings:
         flag=True,
     )
     side_slot0_wait_s: float = _row(
-        SLOTS, Real(0), 3.0, "How long the next turn of slot 0's conversation waits for slot 0.", unit="s"
+        SLOTS, SECONDS, 3.0, "How long the next turn of slot 0's conversation waits for slot 0.", unit="s"
     )
     side_home_wait_s: float = _row(
-        SLOTS, Real(0), 3.0, "How long the next turn of a side slot's conversation waits for that slot.", unit="s"
+        SLOTS, SECONDS, 3.0, "How long the next turn of a side slot's conversation waits for that slot.", unit="s"
     )
     side_min_room: int | None = _row(
         SLOTS,
@@ -237,10 +239,10 @@ class Settings:
         QUEUE, Whole(0), 8, "Requests that may wait; one more is refused with 503.", unit="requests", flag=True
     )
     queue_timeout: float = _row(
-        QUEUE, Real(0), 240.0, "How long a request waits for a slot before it is refused with 429.", unit="s", flag=True
+        QUEUE, SECONDS, 240.0, "How long a request waits for a slot before it is refused with 429.", unit="s", flag=True
     )
     request_timeout: float = _row(
-        QUEUE, Real(0), 3600.0, "How long a request may take in all, waiting included.", unit="s", flag=True
+        QUEUE, SECONDS, 3600.0, "How long a request may take in all, waiting included.", unit="s", flag=True
     )
 
     residency_file: Path | None = _row(
@@ -258,12 +260,12 @@ class Settings:
         default_text="4",
         unit="GiB",
     )
-    role_reload_s: float = _row(SMALL, Real(0), 60.0, "How long that headroom must last.", unit="s", later=True)
+    role_reload_s: float = _row(SMALL, SECONDS, 60.0, "How long that headroom must last.", unit="s", later=True)
     role_thrash_s: float = _row(
-        SMALL, Real(0), 600.0, "A role unloaded again within this time waits twice as long.", unit="s", later=True
+        SMALL, SECONDS, 600.0, "A role unloaded again within this time waits twice as long.", unit="s", later=True
     )
     role_max_hold_s: float | None = _row(
-        SMALL, Real(0), None, "The longest such wait.", default_text="none", unit="s", later=True
+        SMALL, SECONDS, None, "The longest such wait.", default_text="none", unit="s", later=True
     )
     role_unload_deciders: bool = _row(
         SMALL,
@@ -285,7 +287,7 @@ class Settings:
         flag=True,
     )
     drain_timeout: float = _row(
-        SERVICE, Real(0), 30.0, "How long running requests may still take once the engine is told to stop.", unit="s"
+        SERVICE, SECONDS, 30.0, "How long running requests may still take once the engine is told to stop.", unit="s"
     )
     allowed_hosts: tuple[str, ...] = _row(
         SERVICE, WordList(), (), "Names that a Host header may carry beside the loopback ones.", default_text="none"

@@ -14,8 +14,11 @@ def describe(health: Health, url: str) -> str:
     lines = [f"{health.status.value}: {model} at {url}, up {duration(health.uptime_s)}"]
     if health.loading is not None:
         lines.append(
-            f"loading  {health.loading.stage}, {size(health.loading.done_bytes)} of {size(health.loading.total_bytes)}"
+            f"loading  {health.loading.stage}"
+            + (f", {size(health.loading.done_bytes)} of {size(total)}" if (total := health.loading.total_bytes) else "")
         )
+        # What it will hold is not known yet, and zero would be a figure.
+        return "\n".join(lines)
     lines.append(
         f"slots    {parallel.running} of {parallel.slots} busy, {parallel.decoding} writing, "
         f"{parallel.waiting} waiting; "

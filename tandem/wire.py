@@ -23,6 +23,7 @@ from tandem.exits import CommandError, Exit
 AGENT = "tandem"
 KEY_VARIABLE = "TANDEM_API_KEY"
 """The API key that the commands use as clients of an engine that wants one."""
+METRICS_VARIABLE, ADMIN_VARIABLE = "TANDEM_METRICS_TOKEN", "TANDEM_ADMIN_TOKEN"
 
 
 class Unreachable(CommandError):
@@ -59,15 +60,16 @@ class Address:
         """Raises CommandError (exit 2) for what is no http URL."""
         try:
             parts = urlsplit(url if "//" in url else f"http://{url}")
-            port = parts.port
+            port, host = parts.port, parts.hostname or ""
+            host.encode("idna" if ":" not in host else "ascii")
         except ValueError as why:
             raise CommandError(f"--url is {url!r}: {why}", Exit.USAGE) from why
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not host or " " in url or not url.isprintable():
             raise CommandError(f"--url is {url!r}; allowed: http://HOST:PORT", Exit.USAGE)
         secure = parts.scheme == "https"
         path = parts.path.rstrip("/").removesuffix("/v1")
         shown = f"{parts.scheme}://{parts.netloc}{path}"
-        return cls(shown, parts.hostname, port or (443 if secure else 80), secure, path)
+        return cls(shown, host, port or (443 if secure else 80), secure, path)
 
 
 class ErrorBody(msgspec.Struct):
@@ -92,16 +94,12 @@ def refusal(status: int, body: bytes) -> Refused:
 
 def get(address: Address, path: str, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
     """Status and body of a GET. Raises Unreachable."""
-    return _answered(address, "GET", path, _headers(), timeout_s)
+    return _answered(address, "GET", path, _headers(METRICS_VARIABLE, ADMIN_VARIABLE), timeout_s)
 
 
 def post(address: Address, path: str, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
     """Status and body of an operator's order, a POST without a body. Raises Unreachable."""
-    token = os.environ.get("TANDEM_ADMIN_TOKEN")
-    headers = {"User-Agent": AGENT, "Connection": "close"}
-    return _answered(
-        address, "POST", path, headers | {"Authorization": f"Bearer {token}"} if token else headers, timeout_s
-    )
+    return _answered(address, "POST", path, _headers(ADMIN_VARIABLE), timeout_s)
 
 
 def _answered(address: Address, method: str, path: str, headers: dict[str, str], timeout_s: float) -> tuple[int, bytes]:
@@ -117,18 +115,24 @@ def _answered(address: Address, method: str, path: str, headers: dict[str, str],
         connection.close()
 
 
-def _headers() -> dict[str, str]:
-    """An engine elsewhere shows the body of its health to whoever has a token."""
+def _headers(*variables: str) -> dict[str, str]:
+    """What goes with a question: the first token that is set, since an engine elsewhere tells little without one."""
     headers = {"User-Agent": AGENT, "Connection": "close"}
-    token = os.environ.get("TANDEM_METRICS_TOKEN") or os.environ.get("TANDEM_ADMIN_TOKEN")
+    token = next(filter(None, map(_secret, variables)), "")
     return headers | {"Authorization": f"Bearer {token}"} if token else headers
 
 
 def _key_header() -> str:
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    if not key.isprintable() or not key.isascii():
-        raise CommandError(f"{KEY_VARIABLE} is a secret, not shown; allowed: printable ASCII on one line", Exit.USAGE)
+    key = _secret(KEY_VARIABLE)
     return f"Authorization: Bearer {key}\r\n" if key else ""
+
+
+def _secret(variable: str) -> str:
+    """The secret in a variable, empty where there is none. Raises CommandError (exit 2) for what no header can hold."""
+    secret = os.environ.get(variable, "").strip()
+    if not secret.isprintable() or not secret.isascii():
+        raise CommandError(f"{variable} is a secret, not shown; allowed: printable ASCII on one line", Exit.USAGE)
+    return secret
 
 
 def health(address: Address, *, timeout_s: float = 5.0) -> Health:

@@ -53,7 +53,8 @@ def read_prompts(path: Path | None, count: int | None) -> list[str]:
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as why:
-            raise CommandError(f"--prompts {path}: cannot be read: {why}", Exit.USAGE) from why
+            said = why.strerror if isinstance(why, OSError) else why
+            raise CommandError(f"--prompts {path}: cannot be read: {said}", Exit.USAGE) from why
     prompts = [line.strip() for line in text.splitlines() if line.strip()][:count]
     if not prompts:
         raise CommandError(f"--prompts {path}: has no prompt", Exit.USAGE)

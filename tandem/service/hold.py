@@ -42,6 +42,7 @@ CANNOT_RUN_EXIT, NOT_FOUND_EXIT = 126, 127
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for a command that must end."""
 POLL_S = 0.2
+MOST_MINUTES = 365 * 1440
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,9 @@ class Stopped:
 
 @app.command()
 def hold(
-    minutes: Annotated[float, typer.Argument(metavar="MINUTES", help="The most that the command may take.", min=0.01)],
+    minutes: Annotated[
+        float, typer.Argument(metavar="MINUTES", help="The most that the command may take.", min=0.01, max=MOST_MINUTES)
+    ],
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments, after --.")],
     drain: Annotated[
         bool, typer.Option("--drain", help="Where requests run, let them end first, as `stop` does.")
@@ -132,7 +135,7 @@ def _stop_and_run(
         end(engine)
     if signals:
         return 128 + signals[0]
-    output.note(f"running {said}, until {datetime.fromtimestamp(until):%H:%M:%S} at the latest")
+    output.note(f"running {said}, until {_clock(until)} at the latest")
     return _run(command, seconds, signals)
 
 
@@ -285,6 +288,12 @@ def _ended(note: Note) -> bool:
         return True
 
 
+def _clock(moment: float) -> str:
+    """A time of day to come, with its date where the day after has it too."""
+    at = datetime.fromtimestamp(moment)
+    return f"{at:%H:%M:%S}" if moment - time.time() < 86_400 else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
 def describe_hold() -> str | None:
     """What a person should know of a hold that lasts, or that ended and left services stopped; None without one."""
     note = read_note()
@@ -294,8 +303,7 @@ def describe_hold() -> str | None:
     if not _ended(note):
         if holder(hold_lock()) is None:
             return f"a hold (process {note.pid}) is starting again what it had stopped ({stopped})"
-        until = f"{datetime.fromtimestamp(note.until):%H:%M:%S}"
-        return f"the box is held by process {note.pid} until {until} at the latest: {note.command}"
+        return f"the box is held by process {note.pid} until {_clock(note.until)} at the latest: {note.command}"
     return (
         f"a hold (process {note.pid}: {note.command}) ended without starting again what it had stopped ({stopped}); "
         "`tandem start` does"

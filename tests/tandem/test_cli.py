@@ -135,8 +135,8 @@ def test_the_flag_and_the_variable_are_refused_in_the_same_words(
     monkeypatch.setenv("TANDEM_QUEUE_LIMIT", "4.0")
     assert run(["serve"]) == Exit.USAGE
     flag, variable = capsys.readouterr().err.splitlines()
-    assert flag == "tandem: --queue-limit is '4.0'; allowed: a whole number of at least 0"
-    assert variable == "tandem: TANDEM_QUEUE_LIMIT is '4.0'; allowed: a whole number of at least 0"
+    assert flag == "tandem: --queue-limit is '4.0'; allowed: a whole number from 0 to 1000000000"
+    assert variable == "tandem: TANDEM_QUEUE_LIMIT is '4.0'; allowed: a whole number from 0 to 1000000000"
 
 
 def test_a_held_port_is_refused_before_a_model_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.configure import engine_config, service_config
+from tandem import configure
+from tandem.configure import crowded, engine_config, service_config
 from tandem.origins import resolve
 
 
@@ -22,3 +23,10 @@ def test_the_ledger_and_the_aliases_follow_the_settings(monkeypatch: pytest.Monk
     config = engine_config(settings, Path("m.gguf"), "m")
     assert (config.ledger_days, config.ledger_rows) == (0.0, 5)
     assert service_config(settings).vllm_metrics
+
+
+def test_more_threads_than_cores_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configure, "usable_cores", lambda: 2)
+    assert crowded(resolve(environ={"TANDEM_THREADS": "2"}).settings) is None
+    why = crowded(resolve(environ={"TANDEM_THREADS": "3"}).settings)
+    assert why == "TANDEM_THREADS asks for 3 on 2 cores: slower than 2"

@@ -69,5 +69,14 @@ def test_who_has_no_token_is_refused(
     assert not engine.draining
 
 
+def test_a_token_of_two_lines_sends_nothing(
+    engine: ScriptedEngine, place: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TANDEM_ADMIN_TOKEN", f"{TOKEN}\nX-Y: z")
+    assert run(["drain", "--url", place.url]) == Exit.USAGE
+    assert "TANDEM_ADMIN_TOKEN is a secret" in capsys.readouterr().err
+    assert not engine.draining
+
+
 def test_no_engine_is_exit_3() -> None:
     assert run(["drain", "--url", "http://127.0.0.1:9"]) == Exit.NOT_RUNNING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,9 @@ def test_a_value_parses(variable: str, text: str, value: object) -> None:
         ("TANDEM_DECODE_SHARE", "1"),
         ("TANDEM_QUEUE_TIMEOUT", "inf"),
         ("TANDEM_QUEUE_TIMEOUT", "9e999"),
+        ("TANDEM_DRAIN_TIMEOUT", "1e308"),
+        ("TANDEM_MAX_LEN", "1000000001"),
+        ("TANDEM_PARALLEL_FLOOR_GB", "1e300"),
         ("TANDEM_PARALLEL_FLOOR_GB", "-1"),
         ("TANDEM_KV_POOL", "yes"),
         ("TANDEM_DEVICE", "gpu"),
@@ -88,6 +92,7 @@ def test_a_number_in_no_form_of_a_number_is_one_line(setting: Setting) -> None:
         with pytest.raises(CommandError) as refused:
             resolve(environ={setting.variable: text})
         assert refused.value.message == f"{setting.variable} is {text!r}; allowed: {setting.kind.allowed}"
+    assert re.search(r" from [0-9]+ to [0-9.]+$", setting.kind.allowed), "no limit is said"
 
 
 def test_each_layer_beats_the_next(folders: Path, tmp_path: Path) -> None:

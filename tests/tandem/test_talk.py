@@ -137,6 +137,25 @@ def test_an_address(given: str, url: str) -> None:
     assert Address.of(given).url == url
 
 
+@pytest.mark.parametrize(
+    "given", ["http://a b", "http://box/a b", "http://box/\n", "http://..", f"http://{'a' * 64}", ""]
+)
+def test_what_no_request_can_be_sent_to_is_no_address(given: str) -> None:
+    with pytest.raises(CommandError, match="--url is ") as refused:
+        Address.of(given)
+    assert refused.value.code == Exit.USAGE
+
+
+@pytest.mark.parametrize("variable", ["TANDEM_METRICS_TOKEN", "TANDEM_ADMIN_TOKEN"])
+def test_a_token_that_no_header_can_hold_is_named_and_not_shown(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for token in ("qz\nqz", "qz\u20acqz"):
+        monkeypatch.setenv(variable, token)
+        with pytest.raises(CommandError, match=f"{variable} is a secret") as refused:
+            get(Address.of("http://127.0.0.1:9"), "/health")
+        assert refused.value.code == Exit.USAGE
+        assert "qz" not in refused.value.message
+
+
 def answers_of(engine: ScriptedEngine, question: Ask) -> list[Answer]:
     async def collect(url: str) -> list[Answer]:
         async with ask(Address.of(url), question) as answers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,20 @@ def test_nothing_is_stopped_for_a_command_that_is_none(monkeypatch: pytest.Monke
     monkeypatch.setattr(hold, "running", lambda: pytest.fail("it went on"))
     assert run(["hold", "1", "--", "/no/such/command"]) == 127
     assert run(["hold", "1", "--", "/etc/passwd"]) == 126
+
+
+@pytest.mark.parametrize("minutes", ["inf", "1e300", "525601", "nan", "0"])
+def test_a_time_that_no_clock_shows_is_refused(
+    minutes: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hold, "running", lambda: pytest.fail("it went on"))
+    assert run(["hold", minutes, "--", "true"]) == Exit.USAGE
+    assert f"is '{minutes}'; allowed: " in capsys.readouterr().err
+
+
+def test_the_end_of_a_long_hold_has_its_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hold", "2000", "--", "true"]) == 0
+    assert re.search(r"until [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8} at", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
