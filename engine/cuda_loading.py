@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.devices import Card, Cards, UnusableDevice, look
-from engine.kv.cuda_vmm import DeviceDriver, PageStock, device_ranges
+from engine.kv.cuda_vmm import device_ranges
+from engine.kv.page_stock import DeviceDriver, PageStock
 from engine.kv.ranges import RangeBacking
 from engine.memory.card import Allocator, AllocatorBlocks, CardProbe
 from engine.memory.probe import MemoryReading

@@ -169,8 +169,6 @@ class Engine:
         decoded = self._rounds.joint_round()
         self._check_books()
         idle = not (read or decoded)
-        if idle:
-            self._serving().pool.collect()
         self._look_at_roles(idle=idle)
         self._publisher.publish(draining=self._draining)
         return not idle

@@ -10,7 +10,7 @@ from engine.cuda_loading import CardRunner
 from engine.devices import Card
 from engine.kv.cuda_driver import CudaDriver, supported
 from engine.kv.cuda_plain import plain_ranges
-from engine.kv.cuda_vmm import DeviceDriver
+from engine.kv.page_stock import DeviceDriver
 from engine.kv.ranges import RangeBacking
 from engine.models.llama import LlamaConfig
 from kernels.forms import RawTensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from engine.kv.cuda_vmm import OutOfDeviceMemoryError
+from engine.kv.page_stock import OutOfDeviceMemoryError
 
 
 def supported(device: int) -> str | None:
@@ -27,7 +27,8 @@ def supported(device: int) -> str | None:
 class CudaDriver:
     """Driver calls for one device (implements `DeviceDriver`). `stream` is the compute stream's handle.
 
-    The device's primary context must be current in the engine's thread; the helper's is made so on its first call.
+    The device's primary context must be current in the engine's thread; every call that another thread may make makes
+    it current there.
     Raises OSError for a call that fails, OutOfDeviceMemoryError for a page that cannot be had.
     """
 
@@ -64,6 +65,7 @@ class CudaDriver:
         return int(_check((error, handle)))
 
     def release(self, handle: int) -> None:
+        self._enter()
         _check(self._driver.cuMemRelease(handle))
 
     def map(self, address: int, handle: int) -> None:
@@ -71,9 +73,11 @@ class CudaDriver:
         _check(self._driver.cuMemMap(address, self.page_bytes, 0, handle, 0))
 
     def allow(self, address: int, length: int) -> None:
+        self._enter()
         _check(self._driver.cuMemSetAccess(address, length, [self._access], 1))
 
     def unmap(self, address: int) -> None:
+        self._enter()
         _check(self._driver.cuMemUnmap(address, self.page_bytes))
 
     def zero(self, address: int, length: int) -> None:
@@ -90,6 +94,7 @@ class CudaDriver:
         return int(event)
 
     def passed(self, event: int) -> bool:
+        self._enter()
         (error,) = self._driver.cuEventQuery(self._events[event])
         if error == self._driver.CUresult.CUDA_ERROR_NOT_READY:
             return False

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from engine.kv.cuda_vmm import OutOfDeviceMemoryError
+from engine.kv.page_stock import OutOfDeviceMemoryError
 from engine.kv.ranges import KvRange, RangeBacking
 
 BACKEND = "cuda-plain"
@@ -32,11 +31,11 @@ class PlainRange:
     def give_back(self, offset: int, length: int) -> None:
         """Nothing goes back before the whole range does."""
 
-    def commit_ahead(self, spans: Sequence[tuple[int, int]], helper: ThreadPoolExecutor) -> None:
+    def commit_ahead(self, spans: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: it is backed."""
 
-    def collect(self) -> int:
-        return 0
+    def check_integrity(self) -> None:
+        """It has no page map."""
 
     def close(self) -> None:
         self._memory = None

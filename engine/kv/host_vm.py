@@ -19,7 +19,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -84,12 +83,11 @@ class HostRange:
         else:
             _map(self.address + offset, length, fixed=True)
 
-    def commit_ahead(self, spans: Sequence[tuple[int, int]], helper: ThreadPoolExecutor) -> None:
+    def commit_ahead(self, spans: Sequence[tuple[int, int]]) -> None:
         """Nothing is worth a helper: taking a page is quick here."""
 
-    def collect(self) -> int:
-        """Pages of the host leave at once."""
-        return 0
+    def check_integrity(self) -> None:
+        """The kernel keeps the page map."""
 
     def close(self) -> None:
         """Return the range. Calling it again does nothing."""

@@ -13,7 +13,7 @@ calls the pool.
 
 Where taking a page is slow (a card's), a helper thread takes the margin while rounds run: the engine thread hands it
 the span, books it, and waits for it only in a commit that needs its rows. `pages` then counts what was asked for,
-`ready` what is known to be there.
+`ready` what is known to be there. The same thread unmaps what goes back; its pages are off the books at once.
 
 `committed` counts pages that this pool asked for. Between rounds it equals the memory behind the ranges exactly
 (`check_integrity(deep=True)` compares it with the kernel's count).
@@ -22,7 +22,6 @@ the span, books it, and waits for it only in a commit that needs its rows. `page
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from engine import protocol
@@ -124,11 +123,7 @@ class KvPool:
         self._by_kind = dict.fromkeys(("engine", "drafter", *self._kinds), 0)
         self._committed = self._peak = self._commits = self._releases = self._refused = 0
         self._slots: list[_Slot] = []
-        self._helper = (
-            ThreadPoolExecutor(1, thread_name_prefix="tandem-pages")
-            if ranges.ahead and backing is KvBacking.POOLED
-            else None
-        )
+        self._takes_ahead = ranges.ahead and backing is KvBacking.POOLED
         try:
             for window in windows:
                 self._slots.append(self._reserve(window))
@@ -193,7 +188,7 @@ class KvPool:
         settled = self._settle(entry) if rows > entry.ready_rows else 0
         if target <= entry.rows:
             return settled
-        if self._helper is not None and rows <= entry.ready_rows:
+        if self._takes_ahead and rows <= entry.ready_rows:
             self.ahead(slot, rows)
             return settled
         if self.guard is not None:
@@ -209,7 +204,7 @@ class KvPool:
         the guard has no room: a commit that needs the rows then says so."""
         entry = self._slots[slot]
         target = min(rows + self._margin, entry.window)
-        if self._helper is None or target <= entry.rows:
+        if not self._takes_ahead or target <= entry.rows:
             return
         wanted = self._wanted(entry, target)
         taken = self._page * (sum(wanted) - sum(entry.pages))
@@ -220,8 +215,7 @@ class KvPool:
                 (offset + have * self._page, (want - have) * self._page)
                 for offset, have, want in zip(entry.offsets, entry.pages, wanted, strict=True)
                 if want > have
-            ],
-            self._helper,
+            ]
         )
         self._rebook(entry, wanted)
         self._commits += 1
@@ -232,14 +226,11 @@ class KvPool:
         the caller asks for what it needs."""
         had = sum(entry.ready)
         try:
-            for offset, have, want in zip(entry.offsets, entry.ready, entry.pages, strict=True):
-                if want > have:
-                    entry.range.commit(offset + have * self._page, (want - have) * self._page)
-        except MemoryError:
-            for offset, have, want in zip(entry.offsets, entry.ready, entry.pages, strict=True):
-                if want > have:
-                    entry.range.give_back(offset + have * self._page, (want - have) * self._page)
+            self._back(entry, entry.ready, entry.pages)
+        except (MemoryError, OSError) as error:
             self._rebook(entry, list(entry.ready))
+            if isinstance(error, OSError):
+                raise
         self._make_ready(entry, entry.pages)
         return self._page * (sum(entry.ready) - had)
 
@@ -256,13 +247,8 @@ class KvPool:
         wanted = self._wanted(entry, target)
         taken = self._page * (sum(wanted) - sum(entry.pages))
         try:
-            for offset, have, want in zip(entry.offsets, entry.pages, wanted, strict=True):
-                if want > have:
-                    entry.range.commit(offset + have * self._page, (want - have) * self._page)
+            self._back(entry, entry.pages, wanted)
         except MemoryError as error:
-            for offset, have, want in zip(entry.offsets, entry.pages, wanted, strict=True):
-                if want > have:
-                    entry.range.give_back(offset + have * self._page, (want - have) * self._page)
             self._refused += 1
             raise CommitRefused(slot, target, taken, None) from error
         self._rebook(entry, wanted)
@@ -270,6 +256,21 @@ class KvPool:
         self._commits += 1
         self._peak = max(self._peak, self._committed)
         return taken
+
+    def _back(self, entry: _Slot, have: Sequence[int], wanted: Sequence[int]) -> None:
+        """Back each tensor's pages from those it has to those wanted; where that fails, none of them."""
+        spans = [
+            (offset + first * self._page, (end - first) * self._page)
+            for offset, first, end in zip(entry.offsets, have, wanted, strict=True)
+            if end > first
+        ]
+        try:
+            for span in spans:
+                entry.range.commit(*span)
+        except (MemoryError, OSError):
+            for span in spans:
+                entry.range.give_back(*span)
+            raise
 
     def release(self, slot: int, keep_rows: int) -> int:
         """Give back the slot's whole pages past `keep_rows` (no margin is kept); return the bytes freed.
@@ -294,10 +295,6 @@ class KvPool:
         self._make_ready(entry, [min(ready, keep) for ready, keep in zip(entry.ready, kept, strict=True)])
         self._releases += 1
         return freed
-
-    def collect(self) -> int:
-        """Return pages given back earlier whose readers have ended; the bytes freed. For when no round waits."""
-        return sum(entry.range.collect() for entry in self._slots)
 
     def _rebook(self, entry: _Slot, pages: list[int]) -> None:
         for kind, have, now in zip(self._kinds, entry.pages, pages, strict=True):
@@ -345,6 +342,11 @@ class KvPool:
         for kind, counted in by_kind.items():
             _same(f"kind {kind} committed bytes", self._by_kind[kind], counted)
         _same("committed bytes", self._committed, sum(by_kind.values()))
+        for slot, entry in enumerate(self._slots):
+            try:
+                entry.range.check_integrity()
+            except RuntimeError as error:
+                raise IntegrityError(f"KV pool: slot {slot}: {error}") from error
         if deep:
             for entry in self._slots:
                 self._settle(entry)
@@ -354,8 +356,6 @@ class KvPool:
 
     def close(self) -> None:
         """Return all memory and addresses. Nothing may read the KV afterwards."""
-        if self._helper is not None:
-            self._helper.shutdown()
         for entry in self._slots:
             entry.range.close()
         self._slots = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine.kv.cuda_vmm import PageStock
+from engine.kv.page_stock import PageStock
 from engine.memory.pressure import Level
 from engine.memory.probe import GPU, MemoryReading
 
@@ -32,7 +32,8 @@ class Allocator(Protocol):
 class CardProbe:
     """Reads a card (implements `engine.memory.probe.MemoryProbe`). `stock` has the KV pool's pages, where it has any.
 
-    Spare pages are available: the pool takes them before it asks the driver. Blocks that the allocator keeps free are
+    Spare pages, and those on their way out, are available: the pool takes the former before it asks the driver, and
+    waits for the latter where the driver has none. Blocks that the allocator keeps free are
     not, until it gives them back (`AllocatorBlocks`), since the pool cannot take those. What no book of this
     process names (its context, its kernels) counts with what others hold.
     """
@@ -45,9 +46,9 @@ class CardProbe:
         free, total = self._allocator.free_and_total()
         own = self._allocator.reserved()
         if self._stock is not None:
-            spare = self._stock.spare
-            free += spare * self._stock.page_bytes
-            own += (self._stock.live - spare) * self._stock.page_bytes
+            idle = self._stock.idle
+            free += idle * self._stock.page_bytes
+            own += (self._stock.live - idle) * self._stock.page_bytes
         return MemoryReading(source=GPU, total=total, available=min(total, free), occupied=total - free, own=own)
 
 

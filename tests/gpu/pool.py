@@ -1,10 +1,11 @@
-"""The pool against plain tensors while windows grow: round times, map calls in rounds, bytes committed for rows."""
+"""The pool against plain tensors while windows grow: round times, map and unmap calls in rounds, bytes committed."""
 
 from __future__ import annotations
 
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from engine.kv.cuda_driver import CudaDriver, supported
-from engine.kv.cuda_vmm import PageStock, device_ranges
+from engine.kv.cuda_vmm import device_ranges
 from engine.kv.layout import KvLayout
+from engine.kv.page_stock import PageStock
 from engine.kv.pool import KvPool
 from engine.models import llama
 from engine.rows import SlotRows, pack
@@ -30,40 +32,37 @@ GROWN_FROM, GROWN_TO = 1100, 2040
 """Rows of the growing windows: one shape of a pass, and in the largest shape one page a tensor on the way."""
 REPEATS = 4
 MARGIN = 64
-MAP_CALLS = ("create", "map", "allow", "unmap", "release")
+MAP_CALLS = ("create", "map", "allow")
+UNMAP_CALLS = ("unmap", "release")
 
 Run = Callable[[int], None]
 """Compute a round in which every slot's row lies at that place."""
 
 
 class CountedDriver:
-    """A driver whose map calls are counted by thread."""
+    """A driver whose map and unmap calls are counted, for the thread that made it and for all others."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
-        self.calls: dict[int, int] = {}
-        for name in MAP_CALLS:
-            setattr(self, name, self._counted(getattr(driver, name)))
+        self._owner = threading.get_ident()
+        self.here: Counter[str] = Counter()
+        self.elsewhere: Counter[str] = Counter()
+        for name in (*MAP_CALLS, *UNMAP_CALLS):
+            setattr(self, name, self._counted(name, getattr(driver, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)
 
-    def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            me = threading.get_ident()
-            self.calls[me] = self.calls.get(me, 0) + 1
+            (self.here if threading.get_ident() == self._owner else self.elsewhere)[name] += 1
             return real(*args)
 
         return call
 
-    @property
-    def here(self) -> int:
-        """Calls by this thread so far."""
-        return self.calls.get(threading.get_ident(), 0)
 
-    @property
-    def elsewhere(self) -> int:
-        return sum(self.calls.values()) - self.here
+def _of(calls: Counter[str], names: tuple[str, ...]) -> int:
+    return sum(calls[name] for name in names)
 
 
 @dataclass
@@ -72,9 +71,11 @@ class Grown:
 
     plain: list[list[float]] = field(default_factory=list)
     pool: list[list[float]] = field(default_factory=list)
-    mapped_in_rounds: int = 0
-    mapped_by_helper: int = 0
+    in_rounds: Counter[str] = field(default_factory=Counter)
+    """Calls by the engine's thread."""
+    by_helper: Counter[str] = field(default_factory=Counter)
     slowest_commit: float = 0.0
+    slowest_release: float = 0.0
     too_many_bytes: int = 0
 
     @property
@@ -85,15 +86,18 @@ class Grown:
 
     @property
     def right(self) -> bool:
-        return not self.mapped_in_rounds and not self.too_many_bytes and self.mapped_by_helper > 0
+        helped = all(_of(self.by_helper, names) for names in (MAP_CALLS, UNMAP_CALLS))
+        return not self.in_rounds.total() and not self.too_many_bytes and helped
 
     def __str__(self) -> str:
         worst = [max(np.median(np.array(rounds), axis=0)) * 1e3 for rounds in (self.plain, self.pool)]
+        here, helper = ((_of(c, MAP_CALLS), _of(c, UNMAP_CALLS)) for c in (self.in_rounds, self.by_helper))
         return (
             f"plain/pool {self.ratio:.4f} over {len(self.pool[0])} rounds with the window growing, {len(self.pool)} "
-            f"times; worst round {worst[0]:.2f} and {worst[1]:.2f} ms; map calls in rounds {self.mapped_in_rounds}, by "
-            f"the helper {self.mapped_by_helper}; slowest commit {self.slowest_commit * 1e6:.0f} us; slots with more "
-            f"bytes than rows and a page a tensor {self.too_many_bytes}: {'right' if self.right else 'WRONG'}"
+            f"times; worst round {worst[0]:.2f} and {worst[1]:.2f} ms; in rounds {here[0]} map calls and {here[1]} "
+            f"unmap calls, by the helper {helper[0]} and {helper[1]}; slowest commit {self.slowest_commit * 1e6:.0f}, "
+            f"slowest release {self.slowest_release * 1e6:.0f} us; slots with more bytes than rows and a page a tensor "
+            f"{self.too_many_bytes}: {'right' if self.right else 'WRONG'}"
         )
 
 
@@ -104,12 +108,22 @@ def beyond(pool: KvPool, layout: KvLayout, slot: int, rows: int) -> bool:
 
 
 def grow(
-    pool: KvPool, driver: CountedDriver, run_plain: Run, run_pool: Run, *, first: int, last: int, repeats: int
+    pool: KvPool,
+    stock: PageStock,
+    driver: CountedDriver,
+    run_plain: Run,
+    run_pool: Run,
+    *,
+    first: int,
+    last: int,
+    repeats: int,
 ) -> Grown:
-    """Rounds of all slots over windows that grow from `first` to `last`, on plain tensors and in the pool in turn."""
+    """Rounds of all slots but the pool's last over windows that grow from `first` to `last`, on plain tensors and in
+    the pool in turn. In the last slot a request ends beside them, half way."""
     grown = Grown()
-    slots = len(pool.stats().by_slot)
-    before = driver.elsewhere
+    slots = len(pool.stats().by_slot) - 1
+    ending, half = slots, (first + last) // 2
+    before = driver.elsewhere.copy()
     for _ in range(repeats):
         rounds = []
         for at in range(first, last):
@@ -121,28 +135,34 @@ def grow(
             pool.commit(s, first)
             pool.release(s, first)
             grown.too_many_bytes += beyond(pool, pool.layout, s, first)
-        pool.collect()
+        stock.thread.settle()
+        pool.commit(ending, last)
         for s in range(slots):
             pool.commit(s, first)
         rounds = []
-        mapped = driver.here
+        earlier = driver.here.copy()
         for at in range(first, last):
             start = time.perf_counter()
+            if at in (half, half + 1):  # of earlier returned pages, the second would unmap those of the first
+                pool.release(ending, first if at == half else 0)
+                grown.slowest_release = max(grown.slowest_release, time.perf_counter() - start)
+            released = time.perf_counter()
             for s in range(slots):
                 pool.commit(s, at + 1)
-            committed = time.perf_counter()
+            grown.slowest_commit = max(grown.slowest_commit, time.perf_counter() - released)
             run_pool(at)
             rounds.append(time.perf_counter() - start)
-            grown.slowest_commit = max(grown.slowest_commit, committed - start)
-        grown.mapped_in_rounds += driver.here - mapped
+        grown.in_rounds += driver.here - earlier
         grown.pool.append(rounds)
         for s in range(slots):
             grown.too_many_bytes += beyond(pool, pool.layout, s, min(last + MARGIN, pool.window(s)))
+        grown.too_many_bytes += pool.committed_bytes(ending) > 0
     for s in range(slots):
         pool.release(s, last)
         grown.too_many_bytes += beyond(pool, pool.layout, s, last)
     pool.check_integrity(deep=True)
-    grown.mapped_by_helper = driver.elsewhere - before
+    stock.thread.settle()
+    grown.by_helper = driver.elsewhere - before
     return grown
 
 
@@ -167,7 +187,7 @@ def pool_against_plain(shapes: list[str]) -> bool:
         program = build(config, SLOTS)
         plain = Slots(config, SLOTS, GROWN_TO + 8)
         layout = llama.kv_layout(config)
-        pool = KvPool(layout, [16384] * SLOTS, margin_rows=MARGIN, ranges=device_ranges(stock))
+        pool = KvPool(layout, [16384] * (SLOTS + 1), margin_rows=MARGIN, ranges=device_ranges(stock))
         tensors = range(len(layout.tensors))
         for s in range(SLOTS):
             pool.commit(s, 1030)
@@ -190,7 +210,7 @@ def pool_against_plain(shapes: list[str]) -> bool:
         for run in (run_plain, run_pool):
             for _ in range(4):
                 run(GROWN_FROM - 80)
-        grown = grow(pool, driver, run_plain, run_pool, first=GROWN_FROM, last=GROWN_TO, repeats=REPEATS)
+        grown = grow(pool, stock, driver, run_plain, run_pool, first=GROWN_FROM, last=GROWN_TO, repeats=REPEATS)
         ok &= same and grown.right and grown.ratio >= 0.99
         row(
             f"pool {shape} {config.layers} layers, {SLOTS} requests: bits {'equal' if same else 'DIFFER'}, plain/pool "

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from engine.kv.cuda_vmm import CudaRange
@@ -89,6 +90,10 @@ def _said(kind: str, shares: list[float]) -> str:
     return f"{kind} {sum(shares) * 1e3:.1f}{times}"
 
 
+def _by_thread(engine: threading.Thread | None, what: str, _pages: object) -> str:
+    return what if threading.current_thread() is engine else f"{what} on the helper's thread"
+
+
 @contextmanager
 def watching(engine: Engine) -> Iterator[Spans]:
     """Spans of an engine that serves: its steps, and on a card passes that are no replay, captures, and page maps."""
@@ -110,12 +115,8 @@ def watching(engine: Engine) -> Iterator[Spans]:
     engine_thread = engine._thread
     for entry in state.pool._slots:
         if isinstance(entry.range, CudaRange):
-            spans.watch(
-                entry.range,
-                "_back",
-                lambda _pages: "map" if threading.current_thread() is engine_thread else "map on the helper's thread",
-            )
-            spans.watch(entry.range, "_unmap", "unmap")
+            for name, what in (("_back", "map"), ("_unmap", "unmap")):
+                spans.watch(entry.range, name, partial(_by_thread, engine_thread, what))
     spans.watch_garbage()
     try:
         yield spans

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from engine.boot import Parts
 from engine.config import EngineConfig
-from engine.kv.cuda_vmm import PageStock, device_ranges
+from engine.kv.cuda_vmm import device_ranges
 from engine.kv.layout import KvLayout, KvTensor
+from engine.kv.page_stock import PageStock
 from engine.kv.pool import KvPool
 from engine.loop import Engine
 from engine.memory.probe import FixedProbe
@@ -77,9 +79,10 @@ def test_growing_windows_are_held_to_their_bytes_and_threads() -> None:
 
     def grown(ranges_ahead: bool) -> Grown:
         driver = CountedDriver(IdleDriver())
-        ranges = replace(device_ranges(PageStock(driver)), ahead=ranges_ahead)
-        pool = KvPool(layout, [640] * 3, margin_rows=64, ranges=ranges)
-        done = grow(pool, driver, lambda _at: None, lambda _at: None, first=70, last=130, repeats=2)
+        stock = PageStock(driver)
+        ranges = replace(device_ranges(stock), ahead=ranges_ahead)
+        pool = KvPool(layout, [640] * 4, margin_rows=64, ranges=ranges)
+        done = grow(pool, stock, driver, lambda _at: None, lambda _at: None, first=70, last=130, repeats=2)
         pool.commit(0, 400)
         assert beyond(pool, layout, 0, 200)
         pool.close()
@@ -89,7 +92,10 @@ def test_growing_windows_are_held_to_their_bytes_and_threads() -> None:
     assert ahead.right
     assert ahead.ratio > 0
     assert [len(rounds) for rounds in (*ahead.plain, *ahead.pool)] == [60] * 4
-    assert "map calls in rounds 0" in str(ahead)
+    assert "in rounds 0 map calls and 0 unmap calls, by the helper" in str(ahead)
+    assert min(ahead.by_helper["map"], ahead.by_helper["unmap"]) > 0
     none = grown(False)
     assert not none.right
-    assert none.mapped_in_rounds > 0
+    assert none.in_rounds["map"] > 0
+    unmapped = replace(ahead, in_rounds=Counter(unmap=1))
+    assert not unmapped.right

@@ -11,7 +11,7 @@ from engine.cpu_runner import CpuRunner
 from engine.cuda_loading import CardRunner
 from engine.devices import Card, Cards
 from engine.kv.cuda_plain import plain_ranges
-from engine.kv.cuda_vmm import DeviceDriver
+from engine.kv.page_stock import DeviceDriver
 from engine.kv.ranges import RangeBacking
 from engine.models.llama import LlamaConfig
 from kernels.forms import RawTensor

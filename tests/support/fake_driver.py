@@ -6,14 +6,18 @@ import ctypes
 import mmap
 import threading
 
-from engine.kv.cuda_vmm import OutOfDeviceMemoryError
+from engine.kv.page_stock import OutOfDeviceMemoryError
 from tests.support.patience import LONG_S
 
 PAGE = 4096
 
 
 class FakeDriver:
-    """Pages, maps and events in dictionaries; a wrong call is an assertion."""
+    """Pages, maps and events in dictionaries; a wrong call is an assertion.
+
+    `gate` holds `create` up, `unmap_gate` `unmap`; `failing` names calls that the driver refuses; `calls` has each map
+    call with its address and thread.
+    """
 
     page_bytes = PAGE
 
@@ -27,7 +31,19 @@ class FakeDriver:
         self.done = 0
         self.events = 0
         self.gate: threading.Event | None = None
+        self.unmap_gate: threading.Event | None = None
+        self.failing: set[str] = set()
+        self.calls: list[tuple[str, int, int]] = []
+        self._lock = threading.Lock()
         self._next = 1
+
+    def _called(self, name: str, at: int) -> None:
+        self.calls.append((name, at, threading.get_ident()))
+        self._may_fail(name)
+
+    def _may_fail(self, name: str) -> None:
+        if name in self.failing:
+            raise OSError(700, f"scripted failure of {name}")
 
     def reserve(self, length: int) -> int:
         address = (1 << 40) + sum(self.reserved.values()) * 2
@@ -41,30 +57,40 @@ class FakeDriver:
     def create(self) -> int:
         if self.gate is not None:
             self.gate.wait(LONG_S)
-        if not self.left:
-            raise OutOfDeviceMemoryError("none left")
-        self.left -= 1
-        self._next += 1
-        self.handles.add(self._next)
-        return self._next
+        with self._lock:
+            if not self.left:
+                raise OutOfDeviceMemoryError("none left")
+            self.left -= 1
+            self._next += 1
+            self.handles.add(self._next)
+            return self._next
 
     def release(self, handle: int) -> None:
-        assert handle not in self.maps.values()
-        self.handles.remove(handle)
-        self.left += 1
+        self._may_fail("release")
+        with self._lock:
+            assert handle not in self.maps.values()
+            self.handles.remove(handle)
+            self.left += 1
 
     def map(self, address: int, handle: int) -> None:
+        self._called("map", address)
         assert address not in self.maps
-        assert handle in self.handles
-        assert handle not in self.maps.values()
-        self.maps[address] = handle
+        with self._lock:
+            assert handle in self.handles
+            assert handle not in self.maps.values()
+            self.maps[address] = handle
 
     def allow(self, address: int, length: int) -> None:
+        self._may_fail("allow")
         self.allowed |= set(range(address, address + length, PAGE))
 
     def unmap(self, address: int) -> None:
-        del self.maps[address]
-        self.allowed.remove(address)
+        self._called("unmap", address)
+        if self.unmap_gate is not None:
+            self.unmap_gate.wait(LONG_S)
+        with self._lock:
+            del self.maps[address]
+            self.allowed.discard(address)
 
     def zero(self, address: int, length: int) -> None:
         for at in range(address, address + length, PAGE):
@@ -77,6 +103,7 @@ class FakeDriver:
         return self.events
 
     def passed(self, event: int) -> bool:
+        self._may_fail("passed")
         return event <= self.done
 
     def wait(self) -> None:

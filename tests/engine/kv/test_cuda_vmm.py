@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from engine.kv.cuda_vmm import STOCK_PAGES, CudaRange, OutOfDeviceMemoryError, PageStock
+from engine.kv.cuda_vmm import CudaRange
+from engine.kv.page_stock import STOCK_PAGES, OutOfDeviceMemoryError, PageStock
 from tests.support.fake_driver import PAGE, FakeDriver
 
 
@@ -32,30 +32,71 @@ def test_pages_leave_only_behind_their_readers() -> None:
     block = CudaRange(8 * PAGE, stock)
     block.commit(0, 6 * PAGE)
     block.give_back(2 * PAGE, 4 * PAGE)
-    assert (block.committed_bytes, block.leaving_bytes) == (2 * PAGE, 4 * PAGE)
-    assert block.collect() == 0
+    assert (block.committed_bytes, block.leaving_bytes, stock.idle) == (2 * PAGE, 4 * PAGE, 4)
+    block.check_integrity()
+    assert stock.thread.soon(lambda: None).result() is None
     assert len(driver.maps) == 6
     driver.done = driver.events
-    assert block.collect() == 4 * PAGE
-    assert len(driver.maps) == 2
+    stock.thread.settle()
+    assert (len(driver.maps), block.leaving_bytes, stock.idle) == (2, 0, 4)
     block.commit(2 * PAGE, PAGE)
     assert (stock.live, stock.spare) == (6, 3)
     assert stock.trim() == 3 * PAGE
     assert len(driver.handles) == 3
+    block.close()
 
 
 def test_a_page_wanted_again_before_it_left_stays_and_is_zeroed() -> None:
     driver = FakeDriver()
-    block = CudaRange(4 * PAGE, PageStock(driver))
+    stock = PageStock(driver)
+    block = CudaRange(4 * PAGE, stock)
     block.commit(0, 4 * PAGE)
     block.give_back(PAGE, 3 * PAGE)
     driver.zeroed.clear()
     block.commit(2 * PAGE, PAGE)
     assert driver.zeroed == [block.address + 2 * PAGE]
     driver.done = driver.events
-    assert block.collect() == 2 * PAGE
+    stock.thread.settle()
     assert set(driver.maps) == {block.address, block.address + 2 * PAGE}
     block.check_integrity()
+    block.close()
+
+
+def test_a_page_wanted_ahead_before_it_left_stays() -> None:
+    driver = FakeDriver()
+    stock = PageStock(driver)
+    block = CudaRange(4 * PAGE, stock)
+    block.commit(0, 2 * PAGE)
+    block.give_back(0, 2 * PAGE)
+    driver.zeroed.clear()
+    block.commit_ahead([(0, PAGE)])
+    driver.done = driver.events
+    stock.thread.settle()
+    assert set(driver.maps) == {block.address}
+    assert driver.zeroed == [block.address]
+    block.commit(0, PAGE)
+    assert [name for name, _, _ in driver.calls] == ["map", "map", "unmap"]
+    block.close()
+
+
+def test_a_page_kept_and_given_back_again_leaves_behind_its_later_readers() -> None:
+    driver = FakeDriver()
+    stock = PageStock(driver)
+    block = CudaRange(4 * PAGE, stock)
+    block.commit(0, 2 * PAGE)
+    block.give_back(0, 2 * PAGE)
+    block.commit(0, PAGE)
+    block.give_back(0, PAGE)
+    driver.done = 1
+    while len(driver.maps) > 1:
+        stock.thread.soon(lambda: None).result()
+    stock.thread.soon(lambda: None).result()
+    assert set(driver.maps) == {block.address}
+    block.check_integrity()
+    driver.done = 2
+    stock.thread.settle()
+    assert not driver.maps
+    block.close()
 
 
 def test_a_failed_commit_is_undone_by_giving_back() -> None:
@@ -67,10 +108,11 @@ def test_a_failed_commit_is_undone_by_giving_back() -> None:
         block.commit(PAGE, 4 * PAGE)
     block.give_back(PAGE, 4 * PAGE)
     driver.wait()
-    block.collect()
+    stock.thread.settle()
     assert block.committed_bytes == PAGE
     assert stock.live == 3
     block.check_integrity()
+    block.close()
 
 
 def test_the_stock_keeps_a_bounded_number_of_handles() -> None:
@@ -86,22 +128,21 @@ def test_a_commit_waits_for_the_helper_and_takes_its_page() -> None:
     driver = FakeDriver()
     block = CudaRange(4 * PAGE, PageStock(driver))
     driver.gate = threading.Event()
-    with ThreadPoolExecutor(1) as helper:
-        block.commit_ahead([(0, 2 * PAGE)], helper)
-        threading.Timer(0.05, driver.gate.set).start()
-        block.commit(0, 2 * PAGE)
+    block.commit_ahead([(0, 2 * PAGE)])
+    threading.Timer(0.05, driver.gate.set).start()
+    block.commit(0, 2 * PAGE)
     assert block.committed_bytes == 2 * PAGE
     assert len(driver.handles) == 2
+    block.close()
 
 
 def test_the_helpers_failure_surfaces_where_the_page_is_needed() -> None:
     driver = FakeDriver(pages=1)
     block = CudaRange(4 * PAGE, PageStock(driver))
-    with ThreadPoolExecutor(1) as helper:
-        block.commit_ahead([(0, 2 * PAGE)], helper)
-        with pytest.raises(OutOfDeviceMemoryError):
-            block.commit(0, 2 * PAGE)
-        block.give_back(0, 2 * PAGE)
+    block.commit_ahead([(0, 2 * PAGE)])
+    with pytest.raises(OutOfDeviceMemoryError):
+        block.commit(0, 2 * PAGE)
+    block.give_back(0, 2 * PAGE)
     block.check_integrity()
     block.close()
 
@@ -118,26 +159,32 @@ def test_random_histories_keep_the_books() -> None:
     driver = FakeDriver(pages=40)
     stock = PageStock(driver)
     blocks = [CudaRange(16 * PAGE, stock) for _ in range(3)]
-    with ThreadPoolExecutor(1) as helper:
-        for _ in range(600):
-            block = rng.choice(blocks)
-            first = rng.randrange(16)
-            count = rng.randrange(16 - first)
-            match rng.randrange(5):
-                case 0 | 1:
-                    try:
-                        block.commit(first * PAGE, count * PAGE)
-                    except MemoryError:
-                        block.give_back(first * PAGE, count * PAGE)
-                case 2:
+    getting_on = threading.Event()
+
+    def device() -> None:
+        while not getting_on.wait(0.0005):
+            driver.done = driver.events
+
+    worker = threading.Thread(target=device)
+    worker.start()
+    for _ in range(600):
+        block = rng.choice(blocks)
+        first = rng.randrange(16)
+        count = rng.randrange(16 - first)
+        match rng.randrange(4):
+            case 0 | 1:
+                try:
+                    block.commit(first * PAGE, count * PAGE)
+                except MemoryError:
                     block.give_back(first * PAGE, count * PAGE)
-                case 3:
-                    block.commit_ahead([(first * PAGE, count * PAGE)], helper)
-                case 4:
-                    driver.done = rng.randint(driver.done, driver.events)
-                    block.collect()
-            block.check_integrity()
-        for block in blocks:
-            block.close()
+            case 2:
+                block.give_back(first * PAGE, count * PAGE)
+            case 3:
+                block.commit_ahead([(first * PAGE, count * PAGE)])
+        block.check_integrity()
+    for block in blocks:
+        block.close()
+    getting_on.set()
+    worker.join()
     assert not driver.maps
-    assert stock.live == stock.spare == len(driver.handles)
+    assert stock.live == stock.spare == stock.idle == len(driver.handles)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.kv.cuda_vmm import PageStock, device_ranges
+from engine.kv.cuda_vmm import device_ranges
 from engine.kv.layout import KvLayout, KvTensor
+from engine.kv.page_stock import PageStock
 from engine.kv.pool import CommitRefused, KvPool
 from tests.support.fake_driver import PAGE, FakeDriver
 
@@ -19,15 +20,12 @@ MARGIN = 16
 
 
 class WatchedDriver(FakeDriver):
-    """Remembers which threads mapped pages; work ends at once, as on an idle device."""
+    """Work ends at once, as on an idle device."""
 
-    def __init__(self, pages: int = 1000) -> None:
-        super().__init__(pages)
-        self.mappers: list[int] = []
-
-    def map(self, address: int, handle: int) -> None:
-        self.mappers.append(threading.get_ident())
-        super().map(address, handle)
+    @property
+    def mappers(self) -> list[int]:
+        """The threads that mapped pages, a call each."""
+        return [thread for name, _, thread in self.calls if name == "map"]
 
     def passed(self, event: int) -> bool:
         return True
@@ -58,6 +56,49 @@ def test_no_round_maps_a_page(pool: KvPool, driver: WatchedDriver) -> None:
     assert len(driver.mappers) == 20
     assert taken == pool.committed_bytes(0) == 20 * PAGE
     assert pool.pages_to_commit(0, 10 * ROWS) == 0
+
+
+def test_no_round_unmaps_a_page(pool: KvPool, driver: WatchedDriver) -> None:
+    driver.unmap_gate = threading.Event()
+    pool.commit(1, 1)
+    pool.commit(0, 9 * ROWS)
+    assert pool.release(0, 0) == 20 * PAGE
+    for rows in range(2, ROWS + 1):
+        pool.commit(1, rows)
+    assert pool.committed_bytes(0) == 0
+    assert len(driver.maps) >= 20
+    driver.unmap_gate.set()
+    pool.release(1, ROWS)
+    pool.commit(0, 3 * ROWS)
+    assert threading.get_ident() not in {thread for name, _, thread in driver.calls if name == "unmap"}
+
+
+def test_a_slot_taken_again_keeps_its_pages_and_no_round_maps_them(pool: KvPool, driver: WatchedDriver) -> None:
+    driver.unmap_gate = threading.Event()
+    pool.commit(0, 8 * ROWS)
+    pool.release(0, 0)
+    driver.zeroed.clear()
+    threading.Timer(0.05, driver.unmap_gate.set).start()
+    pool.commit(0, 1)
+    mapped = len(driver.mappers)
+    for rows in range(2, 8 * ROWS + 2):
+        pool.commit(0, rows)
+    assert threading.get_ident() not in driver.mappers[mapped:]
+    assert len(set(driver.zeroed)) == 2 * 9
+
+
+def test_a_pool_whose_driver_fails_keeps_its_books(pool: KvPool, driver: WatchedDriver) -> None:
+    pool.commit(0, 1)
+    driver.failing = {"map"}
+    with pytest.raises(OSError, match="scripted failure of map"):
+        pool.commit(1, 3 * ROWS)
+    pool.ahead(0, 2 * ROWS)
+    with pytest.raises(OSError, match="scripted failure of map"):
+        pool.commit(0, 2 * ROWS)
+    pool.check_integrity(deep=True)
+    assert pool.stats().committed_bytes == 2 * PAGE
+    driver.failing = set()
+    assert pool.commit(0, 2 * ROWS) == 4 * PAGE
 
 
 def test_a_round_does_not_wait_for_pages_that_it_does_not_need(pool: KvPool, driver: WatchedDriver) -> None:
@@ -118,7 +159,6 @@ def test_a_slot_given_back_while_the_helper_works_leaves_nothing(pool: KvPool, d
     pool.ahead(1, 2 * ROWS)
     threading.Timer(0.05, driver.gate.set).start()
     assert pool.release(0, 0) == 12 * PAGE
-    pool.collect()
     assert pool.committed_bytes(0) == 0
     assert pool.commit(0, 1) == 2 * PAGE
     assert pool.commit(1, 2 * ROWS) == 6 * PAGE
