@@ -175,6 +175,10 @@ class ConsoleApp(App[int]):
         _resized_by_the_loop()
         self._show()
         self.set_interval(_IDLE_S, self._look_again)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        """Ask from now on: the first question takes a while, and a first frame stands before it."""
         for index in range(len(self.engines)):
             self.run_worker(self._watch(index), name=f"health {index}", exit_on_error=True)
 

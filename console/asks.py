@@ -21,6 +21,12 @@ class Unknown(Unreachable):
     """The engine answered that there is no such thing: no such route, or no such request."""
 
 
+def segment(name: str) -> str:
+    """The name as one step of a path, which it cannot leave."""
+    step = quote(name, safe="")
+    return step.replace(".", "%2E") if name in (".", "..") else step
+
+
 @dataclass(frozen=True)
 class RequestsQuery:
     """One page of the ledger: rows that fit `text` (empty: all), those before the row with the id `before`."""
@@ -57,7 +63,7 @@ class Act:
                 kind = "requests"
             case Verb.LOAD | Verb.UNLOAD:
                 kind = "roles"
-        return f"/admin/{kind}/{quote(self.target, safe='')}/{self.verb}"
+        return f"/admin/{kind}/{segment(self.target)}/{self.verb}"
 
 
 class Desk(Protocol):

@@ -1,20 +1,26 @@
-"""The only file of the console that asks engines, over the connections of `wire.py`: what is asked, what the answer is,
-and in one sentence what went wrong."""
+"""The console's only network code: what an engine is asked, what the answer is, and in one sentence what went wrong.
+
+httpx is imported with the first question, which follows the first frame: that takes as long as a fifth of the start.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeVar
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Protocol, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable
-from console.wire import Answer, Wire, WireError
+from console.asks import LOG_PAGE, Act, RequestsQuery, Unknown, Unreachable, segment
 from engine.protocol import CONTRACT, ActionReply, Health, LedgerRow, LogPage, RequestsPage, decode_health
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["BadAddress", "HealthClient", "Unreachable"]
 
@@ -29,6 +35,8 @@ _WANTS_ADMIN = "set TANDEM_ADMIN_TOKEN to the engine's admin token"
 _NO_LEDGER = "this engine has no ledger"
 _NO_LOG = "this engine keeps no log to show"
 _NO_ACTIONS = "this engine takes no actions"
+_DROPPED = "disconnected without an answer"
+_CUT = "disconnected before its answer ended"
 
 T = TypeVar("T")
 
@@ -52,11 +60,12 @@ class HealthClient:
         self.url = url.rstrip("/")
         self._tap = tap
         try:
-            # Proxies of the environment are for the outside world; an engine is asked directly.
-            self._wire = Wire(self.url)
+            self._base = _base(self.url)
         except ValueError as error:
             raise BadAddress(f"--url {url}: {error}") from None
-        self._reading = _reading()
+        self._http: httpx.AsyncClient | None = None
+        self._snapshot: httpx.Request | None = None
+        self._answered = False
 
     async def fetch(self) -> Health:
         """The engine's newest snapshot, whatever its status code; raises Unreachable."""
@@ -75,7 +84,10 @@ class HealthClient:
         return health, body
 
     async def _ask(self) -> tuple[Health, bytes]:
-        response = await self._send("GET", "/health", self._reading, _SNAPSHOT_S)
+        client = self._reader()
+        if self._snapshot is None:
+            self._snapshot = _question(client, "GET", f"{self._base}/health")
+        response = await self._get(client, self._snapshot, _SNAPSHOT_S)
         if response.status_code in (401, 403):
             raise Unreachable(f"status {response.status_code}: {_WANTS_TOKEN}")
         try:
@@ -92,7 +104,7 @@ class HealthClient:
 
     async def fetch_request(self, request_id: str) -> LedgerRow:
         """One request's row; raises Unreachable, or Unknown where the ledger has none of that id."""
-        return await self._read(f"/admin/requests/{quote(request_id, safe='')}", {}, LedgerRow, _NO_LEDGER)
+        return await self._read(f"/admin/requests/{segment(request_id)}", {}, LedgerRow, _NO_LEDGER)
 
     async def fetch_log(self, after: int, limit: int = LOG_PAGE) -> LogPage:
         """Log lines later than number `after`, at most `limit`; raises Unreachable, or Unknown without a log."""
@@ -100,7 +112,9 @@ class HealthClient:
 
     async def act(self, act: Act) -> ActionReply:
         """Have the engine do something; a refusal is a reply too. Raises Unreachable where no answer came."""
-        response = await self._send("POST", act.path, _acting(), _DESK_S)
+        # Over a connection of its own: a kept one may have ended unseen, and an order must not be sent twice.
+        async with _opened(self._base, _acting()) as client:
+            response = await _send(client, _question(client, "POST", self._base + act.path), _DESK_S)
         try:
             return msgspec.json.decode(response.content, type=ActionReply)
         except msgspec.MsgspecError:
@@ -114,7 +128,9 @@ class HealthClient:
     async def _read(self, path: str, given: Mapping[str, str], kind: type[T], missing: str) -> T:
         """The body of a GET as `kind`; `missing` says what an engine lacks that does not know the path."""
         asked = urlencode({name: value for name, value in given.items() if value}, errors="replace")
-        response = await self._send("GET", f"{path}?{asked}" if asked else path, self._reading, _DESK_S)
+        client = self._reader()
+        question = _question(client, "GET", f"{self._base}{path}?{asked}" if asked else self._base + path)
+        response = await self._get(client, question, _DESK_S)
         if response.status_code == 200:
             try:
                 return msgspec.json.decode(response.content, type=kind)
@@ -127,14 +143,23 @@ class HealthClient:
             why = f"{why}; {_WANTS_TOKEN}"
         raise Unreachable(why)
 
-    async def _send(self, method: str, path: str, headers: Mapping[str, str], within_s: float) -> Answer:
+    def _reader(self) -> httpx.AsyncClient:
+        """The client whose connections are kept for all questions that change nothing."""
+        if self._http is None:
+            self._http = _opened(self._base, _reading())
+        return self._http
+
+    async def _get(self, client: httpx.AsyncClient, question: httpx.Request, within_s: float) -> _Answer:
+        """Ask, once more where it may be that a kept connection had ended unseen."""
+        kept = self._answered
         try:
-            async with asyncio.timeout(within_s):
-                return await self._wire.ask(method, path, headers, _MOST_BYTES)
-        except TimeoutError:
-            raise Unreachable(f"no answer within {within_s:.0f} s") from None
-        except WireError as error:
-            raise Unreachable(str(error)) from error
+            answer = await _send(client, question, within_s)
+        except _Dropped:
+            if not kept:
+                raise
+            answer = await _send(client, question, within_s)
+        self._answered = True
+        return answer
 
     async def __aenter__(self) -> HealthClient:
         return self
@@ -142,7 +167,8 @@ class HealthClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._wire.close()
+        if self._http is not None:
+            await self._http.aclose()
 
 
 def _reading() -> dict[str, str]:
@@ -155,7 +181,108 @@ def _acting() -> dict[str, str]:
 
 
 def _bearer(token: str | None) -> dict[str, str]:
+    if token and not (token.isascii() and token.isprintable()):
+        raise Unreachable("a token is no printable ASCII on one line")
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A whole answer: its status code and its body."""
+
+    status_code: int
+    content: bytes
+
+
+class _Dropped(Unreachable):
+    """The connection ended before an answer began."""
+
+
+def _base(url: str) -> str:
+    """What every question's address begins with; raises ValueError for what is no address of an engine."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("must be an address like http://127.0.0.1:8000")
+    # Name servers are asked for this form; a name that has none must not come so far.
+    parts.hostname.encode("idna")
+    path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _opened(base: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
+    """A client that asks directly, whatever proxies the environment names: those are for the outside world."""
+    import httpx
+
+    # Certificates are read only where they are needed: that takes as long as a frame.
+    checked = base.startswith("https:")
+    sent = {"User-Agent": "tandem-console", "Accept-Encoding": "identity", **headers}
+    return httpx.AsyncClient(headers=sent, timeout=None, trust_env=False, verify=checked)
+
+
+def _question(client: httpx.AsyncClient, method: str, url: str) -> httpx.Request:
+    import httpx
+
+    try:
+        return client.build_request(method, url)
+    except httpx.InvalidURL as error:
+        raise Unreachable(f"no such address: {error}") from None
+
+
+async def _send(client: httpx.AsyncClient, question: httpx.Request, within_s: float) -> _Answer:
+    """The whole answer to a question without a body; raises Unreachable."""
+    import httpx
+
+    begun = False
+    try:
+        async with asyncio.timeout(within_s):
+            response = await client.send(question, stream=True)
+            begun = True
+            try:
+                body = bytearray()
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    if len(body) > _MOST_BYTES:
+                        raise Unreachable(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+            finally:
+                await response.aclose()
+    except TimeoutError:
+        raise Unreachable(f"no answer within {within_s:.0f} s") from None
+    except httpx.ConnectError as error:
+        raise Unreachable(_why_not(error)) from error
+    except httpx.NetworkError as error:
+        raise Unreachable(_CUT) if begun else _Dropped(_DROPPED) from error
+    except httpx.HTTPError as error:
+        raise _unread(error, begun) from error
+    return _Answer(response.status_code, bytes(body))
+
+
+def _unread(error: Exception, begun: bool) -> Unreachable:
+    """What to say of an answer that is none, `begun` or not. That the other side ended it stands in the text alone."""
+    text = str(error)
+    if begun and "peer closed" in text:
+        return Unreachable(_CUT)
+    if not begun and "disconnected" in text:
+        return _Dropped(_DROPPED)
+    return Unreachable(f"it does not speak HTTP: {text}")
+
+
+def _why_not(error: BaseException) -> str:
+    """Why no connection came about. Where a name has several addresses, each has its own error, deep within."""
+    deep = list(_within(error))
+    if any(found.errno == errno.ECONNREFUSED for found in deep):
+        return "connection refused"
+    return f"cannot connect: {next((found.strerror for found in reversed(deep) if found.strerror), None) or error}"
+
+
+def _within(error: BaseException | None) -> Iterator[OSError]:
+    """The errors of the system that led to this one, the first cause last."""
+    while error is not None:
+        if isinstance(error, OSError):
+            yield error
+        if isinstance(error, BaseExceptionGroup):
+            for one in error.exceptions:
+                yield from _within(one)
+        error = error.__cause__ or error.__context__
 
 
 class _Detail(msgspec.Struct):
@@ -167,7 +294,7 @@ class _Error(msgspec.Struct):
     error: _Detail
 
 
-def _complaint(response: Answer) -> tuple[str, str]:
+def _complaint(response: _Answer) -> tuple[str, str]:
     """What an error says, and its code; where it says nothing, its status."""
     try:
         detail = msgspec.json.decode(response.content, type=_Error).error
