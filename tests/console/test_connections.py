@@ -104,7 +104,7 @@ def test_a_kept_connection_that_ended_is_no_failure() -> None:
 
 
 def test_an_order_without_an_answer_is_not_sent_again() -> None:
-    with serving([OK], [b""]) as served, pytest.raises(Unreachable, match="^disconnected without an answer$"):
+    with serving([OK], [b""]) as served, pytest.raises(Unreachable, match=r"^disconnected without an answer$"):
         ask(served.url, log, order)
     assert [question[:4] for question in served.questions] == [b"GET ", b"POST"]
 
@@ -131,7 +131,7 @@ def test_no_connection_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
-    with pytest.raises(Unreachable, match="^cannot connect: Name or service not known$"):
+    with pytest.raises(Unreachable, match=r"^cannot connect: Name or service not known$"):
         ask("http://engine.invalid", log)
 
 
@@ -140,13 +140,13 @@ def test_a_name_with_several_addresses_that_all_refuse(monkeypatch: pytest.Monke
         port = server.getsockname()[1]
     both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (1, 2)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
-    with pytest.raises(Unreachable, match="^connection refused$"):
+    with pytest.raises(Unreachable, match=r"^connection refused$"):
         ask(f"http://engine.invalid:{port}", log)
 
 
 def test_a_token_cannot_add_a_line_and_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_METRICS_TOKEN", "secret\r\nX: b")
-    with pytest.raises(Unreachable, match="^a token is no printable ASCII on one line$"):
+    with pytest.raises(Unreachable, match=r"^a token is no printable ASCII on one line$"):
         ask("http://127.0.0.1:1", log)
 
 
@@ -165,7 +165,7 @@ def test_a_name_in_the_address_is_shown_to_the_gate_before_an_engine() -> None:
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_name_of_dots_stays_in_its_place(name: str) -> None:
     missing = http("404 Not Found", b'{"error":{"message":"none","code":"no_such"}}')
-    with serving([missing]) as served, pytest.raises(Unknown, match="^none$"):
+    with serving([missing]) as served, pytest.raises(Unknown, match=r"^none$"):
         ask(served.url, lambda client: client.fetch_request(name))
     place = name.replace(".", "%2E")
     assert served.questions[0].startswith(f"GET /behind/admin/requests/{place} ".encode())
@@ -194,7 +194,7 @@ def test_an_engine_that_starts_anew_is_found_again() -> None:
         async with asyncio.timeout(LONG_S), HealthClient(f"http://127.0.0.1:{port}") as client:
             await client.fetch_log(0)
             await stopped(engine)
-            with pytest.raises(Unreachable, match="^connection refused$"):
+            with pytest.raises(Unreachable, match=r"^connection refused$"):
                 await client.fetch_log(0)
             again = await started(port)
             assert (await client.fetch_log(0)).next == 7
