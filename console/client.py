@@ -1,6 +1,6 @@
 """The console's only network code: what an engine is asked, what the answer is, and in one sentence what went wrong.
 
-httpx is imported with the first question, which follows the first frame: that takes as long as a fifth of the start.
+httpx is imported with the first question, which follows the first frame: that takes as long as a sixth of the start.
 """
 
 from __future__ import annotations

@@ -115,21 +115,23 @@ def console() -> None:
     with FakeHealth(scene) as server:
         for size in SIZES:
             first = sorted(_first_frame(server.url, size) for _ in range(STARTS))
-            wall, used = (_list([start[index] for start in first]) for index in (0, 1))
-            print(f"{size[0]}x{size[1]} first frame with figures: {wall}; processor time {used}")
+            bare, wall, used = (_list([start[index] for start in first]) for index in (0, 1, 2))
+            print(f"{size[0]}x{size[1]} first frame: {bare}; with figures: {wall}; processor time {used}")
         for size in SIZES:
             for name, key in VIEWS:
                 print(f"{size[0]}x{size[1]} {name}: {_steady(server.url, size, key, scene)}")
             print(f"{size[0]}x{size[1]} change to screen: {_changes(server.url, size, scene)}")
 
 
-def _first_frame(url: str, size: tuple[int, int]) -> tuple[float, float]:
-    """From exec to the first frame with figures, and the processor time that took."""
+def _first_frame(url: str, size: tuple[int, int]) -> tuple[float, float, float]:
+    """From exec to the first frame, to the first with figures, and the processor time that took."""
     with opened(url, size) as screen:
+        screen.wait_for(b"tandem")
+        bare = time.perf_counter() - screen.started
         screen.wait_for(b"mark-")
         took = time.perf_counter() - screen.started
         used = psutil.Process(screen.pid).cpu_times()
-        return took, used.user + used.system
+        return bare, took, used.user + used.system
 
 
 def _changes(url: str, size: tuple[int, int], scene: Marked) -> str:
