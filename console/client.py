@@ -183,7 +183,7 @@ def _acting() -> dict[str, str]:
 
 def _bearer(token: str | None) -> dict[str, str]:
     if token and not (token.isascii() and token.isprintable()):
-        raise Unreachable("a token is no printable ASCII on one line")
+        raise Unreachable("the token (TANDEM_METRICS_TOKEN or TANDEM_ADMIN_TOKEN) is no printable ASCII on one line")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
