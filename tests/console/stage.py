@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from console.app import ConsoleApp, SnapshotArrived, SnapshotMissed
 from console.look import ThemeName
 from console.recording import Recorder
+from console.widgets.confirm import ConfirmScreen
 from engine.protocol import Health
 from tests.support.fake_desk import FakeDesk
 from tests.support.fake_health import Scene
@@ -72,6 +73,14 @@ class Stage:
                 return text
             await self.pilot.pause(0.01)
         raise AssertionError(f"{words!r} never showed:\n{self.text()}")
+
+    async def confirm(self, key: str = "y") -> None:
+        """Say yes to the question, which takes no yes before it was seen."""
+        for _ in range(3000):
+            await self.pilot.press(key)
+            if not isinstance(self.app.screen, ConfirmScreen):
+                return
+        raise AssertionError(f"{key!r} never confirmed:\n{self.text()}")
 
     def text(self) -> str:
         """What the screen says, row by row."""

@@ -39,7 +39,7 @@ async def at_work(stage: Stage, take: Take) -> None:
     take("refused")
     await stage.pilot.press("l")
     take("load")
-    await stage.pilot.press("y")
+    await stage.confirm()
     await stage.until("cannot load narrator")
     take("not_done")
     await stage.play(fake_health.draining, [2.0])

@@ -188,12 +188,13 @@ def test_cancel_asks_first_says_what_happens_and_shows_the_answer() -> None:
         await stage.pilot.press("n")
         assert not isinstance(stage.app.screen, ConfirmScreen)
         assert stage.desk.admin.acted == []
-        await stage.pilot.press("x", "escape", "x", "y")
+        await stage.pilot.press("x", "escape", "x")
+        await stage.confirm()
         await stage.until("● req-7f5f is cancelled")
         assert stage.desk.admin.acted == ["/admin/requests/req-7f5f/cancel"]
         await stage.pilot.press("x")
         stage.desk.trouble = "no answer within 10 s"
-        await stage.pilot.press("y")
+        await stage.confirm()
         await stage.until("✖ cancel req-7f5f: no answer within 10 s")
 
     on_stage(act)
@@ -208,7 +209,7 @@ def test_keys_that_came_with_the_order_do_not_confirm_it() -> None:
         await stage.pilot.pause()
         assert isinstance(stage.app.screen, ConfirmScreen)
         assert stage.desk.admin.acted == []
-        await stage.pilot.press("y")
+        await stage.confirm()
         await stage.until("req-7f3a is cancelled")
 
     on_stage(act)
@@ -252,12 +253,12 @@ def test_the_engine_is_drained_and_serves_again_by_one_key() -> None:
         said = flat(stage)
         assert "drain the engine?" in said
         assert "Lets 4 running requests end; 2 that wait for a slot are refused" in said
-        await stage.pilot.press("y")
+        await stage.confirm()
         await stage.until("● draining: what runs may finish")
         await stage.play(fake_health.draining, [6.0])
         await stage.pilot.press("D")
         assert "serve again?" in flat(stage)
-        await stage.pilot.press("enter")
+        await stage.confirm("enter")
         await stage.until("● the engine accepts requests again")
         assert stage.desk.admin.acted == ["/admin/drain", "/admin/resume"]
 
@@ -284,11 +285,11 @@ def test_roles_load_and_unload_after_a_question_and_the_refusal_is_shown() -> No
         text = flat(stage)
         assert "load narrator?" in text
         assert "claims 4.5 GiB (measured)" in text
-        await stage.pilot.press("y")
+        await stage.confirm()
         await stage.until("✖ cannot load narrator")
         await stage.pilot.press("up", "u")
         assert "give 388 MiB back" in flat(stage)
-        await stage.pilot.press("enter")
+        await stage.confirm("enter")
         await stage.until("✖ cannot unload decider")
         assert [path for path in stage.desk.asked if "/roles/" in path] == [
             "/admin/roles/narrator/load",
@@ -446,7 +447,7 @@ def test_pages_and_remarks_are_ascii_where_the_look_is() -> None:
         await stage.pilot.press("down", "x")
         assert isinstance(stage.app.screen, ConfirmScreen)
         assert stage.text().isascii()
-        await stage.pilot.press("y")
+        await stage.confirm()
         assert (await stage.until("* req-7f3a is cancelled")).isascii()
         for key in ("enter", "5", "8"):
             await stage.pilot.press(key)
