@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,12 @@ def test_lengths_round_up_to_the_system_page_and_closing_twice_is_harmless():
 def test_more_addresses_than_there_are_say_so():
     with pytest.raises(OSError, match="cannot reserve"):
         HostRange(1 << 60)
+
+
+def test_what_was_pushed_out_to_swap_is_still_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        b"1000-3000 rw-p 00000000 00:00 0\nSize: 8 kB\nRss: 4 kB\nPss: 4 kB\nSwap: 2 kB\nSwapPss: 2 kB\n"
+        b"5000-6000 rw-p 00000000 00:00 0\nRss: 4 kB\nSwap: 0 kB\n"
+    )
+    monkeypatch.setattr(Path, "read_bytes", lambda path: said)
+    assert resident_bytes([(0x1000, 0x2000), (0x7000, 0x1000)]) == [6 * 1024, 0]
