@@ -97,12 +97,15 @@ class CudaRunner:
         move_rows(base[source], base[target], rows, rows, self.config.attention.kv_width)
 
     def warm_up(self, slots: int, rows: int) -> None:
-        """Compile what a pass of `rows` rows in each of `slots` slots needs, over KV of its own that is freed after.
-        Call it before the first forward."""
+        """Compile what a pass of `rows` rows in each of `slots` slots needs, and what moves rows, over KV of its own
+        that is freed after. Call it before the first forward."""
         held = [torch.zeros(rows * t.row_bytes, dtype=torch.uint8, device=self._device) for t in self.layout.tensors]
         base = np.array([[t.data_ptr() for t in held]] * slots, np.uint64)
         batch = pack([SlotRows(s, 0, [0] * rows, logits=(rows - 1,)) for s in range(slots)])
         self.program.run_draws(batch, base, [_ANY_DRAW] * slots)
+        place = torch.zeros(1, dtype=torch.int32, device=self._device)
+        tensors = torch.from_numpy(base[0].view(np.int64)).to(self._device)
+        move_rows(tensors, tensors, place, place, self.config.attention.kv_width)
 
     def workspace_bytes(self) -> int:
         return self.program.workspace_bytes()

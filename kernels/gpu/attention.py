@@ -69,7 +69,7 @@ def _merge(top, total, acc, split_top, split_total, split_acc):
 
 
 # A round at another length must not compile anew.
-@triton.jit(do_not_specialize=["max_splits"])
+@triton.jit(do_not_specialize=["k_tensor", "v_tensor", "max_splits"])
 def _rows_kernel(
     q_ptr,
     row_ptr,
@@ -180,7 +180,8 @@ def _merge_kernel(
     tl.store(target, out.to(out_ptr.dtype.element_ty))
 
 
-@triton.jit
+# One form for every layer: each is compiled while the model loads.
+@triton.jit(do_not_specialize=["k_tensor", "v_tensor"])
 def _tiles_kernel(
     q_ptr,
     tile_row_ptr,

@@ -9,7 +9,8 @@ import triton.language as tl
 from kernels.gpu.launch import require_cuda_or_interpreter
 
 
-@triton.jit
+# Another number of rows, or tables elsewhere, must not compile anew beside running streams.
+@triton.jit(do_not_specialize=["moves"], do_not_specialize_on_alignment=["source_ptr", "target_ptr"])
 def _move_rows_kernel(from_ptr, to_ptr, source_ptr, target_ptr, moves, width, BLOCK: tl.constexpr):
     origin = tl.load(from_ptr + tl.program_id(0)).to(tl.pointer_type(tl.int16))
     goal = tl.load(to_ptr + tl.program_id(0)).to(tl.pointer_type(tl.int16))
