@@ -61,6 +61,15 @@ def test_a_snapshot_counts_whatever_its_status_code() -> None:
         assert fetch(server.url + "/").status is Status.LOADING
 
 
+def test_a_proxy_of_the_environment_is_not_asked(closed_port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(variable, closed_port)
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    with FakeHealth(fake_health.loading) as server:
+        assert fetch(server.url).status is Status.LOADING
+
+
 @pytest.mark.parametrize(
     ("set_tokens", "sent"),
     [
