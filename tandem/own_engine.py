@@ -53,8 +53,9 @@ def _own(flags: Flags, slots: int) -> Iterator[Address]:
     model = wanted if name == wanted else path
     with tempfile.TemporaryDirectory(prefix="tandem-") as folder:
         log_path = Path(folder) / "engine.log"
-        command = [sys.executable, "-m", "tandem", "serve", "--unlisted", *to_arguments(flags)]
-        command += [f"--model={model}", f"--parallel={slots}", "--host=127.0.0.1", "--port=0", f"--state-dir={folder}"]
+        command = [sys.executable, "-m", "tandem", "serve", "--unlisted", f"--owned={os.getpid()}"]
+        command += [*to_arguments(flags), f"--model={model}", f"--parallel={slots}", "--host=127.0.0.1", "--port=0"]
+        command.append(f"--state-dir={folder}")
         output.note(f"starting an engine of its own with {slots} slots")
         # It serves this command alone, on a port that nobody else is told: the user's API keys are not for it.
         environ = os.environ | {"TANDEM_SECRETS_FILE": str(Path(folder) / "secrets.json")}

@@ -36,6 +36,7 @@ def serve(
         bool, typer.Option("--unlisted", help="Do not let other commands find it (for engines that bench starts).")
     ] = False,
     supervised: Annotated[int | None, typer.Option("--supervised", metavar="PID", hidden=True)] = None,
+    owned: Annotated[int | None, typer.Option("--owned", metavar="PID", hidden=True)] = None,
 ) -> None:
     """Serve a model in the foreground, until Ctrl-C or SIGTERM.
 
@@ -61,8 +62,8 @@ def serve(
 
     # Whoever ends a hung engine with SIGABRT finds in the log where every thread stood.
     faulthandler.enable()
-    if supervised is not None:
-        end_with(supervised)
+    if (parent := supervised if supervised is not None else owned) is not None:
+        end_with(parent)
 
     from engine.service import run
 

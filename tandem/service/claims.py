@@ -72,8 +72,8 @@ def _comes_from(pid: int) -> bool:
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel send SIGTERM to this process when its parent ends, so that no engine outlives its supervisor.
-    `parent` is the process that began this one, which may have ended since."""
+    """Have the kernel send SIGTERM to this process when its parent ends, so that no engine outlives its supervisor or
+    the command that it serves alone. `parent` is the process that began this one, which may have ended since."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)

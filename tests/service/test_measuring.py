@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
+import psutil
 import pytest
 
 from tandem.cli import run
@@ -37,6 +38,17 @@ def test_bench_brings_its_own_engine_and_ends_it(box: Box) -> None:
     assert (done.returncode, report["valid"], report["engine"]["parallel"]) == (Exit.OK, True, 2)
     assert "an engine of its own" in done.stderr
     assert box.tandem("status").returncode == Exit.NOT_RUNNING
+
+
+def test_an_engine_of_its_own_ends_with_a_killed_bench(box: Box) -> None:
+    bench = box.spawn("bench", "c1", "--max-len", "512")
+    try:
+        assert wait_until(lambda: any("serve" in child.cmdline() for child in psutil.Process(bench.pid).children()))
+        (engine,) = psutil.Process(bench.pid).children()
+    finally:
+        bench.kill()
+        bench.wait()
+    engine.wait(LONG_S)
 
 
 @pytest.mark.parametrize("check", ["batch", "interleave", "early-close", "parking"])
