@@ -82,7 +82,9 @@ def test_a_signal_ends_the_command(
 ) -> None:
     """Ctrl-C goes to all of the terminal's group, a signal to the hold alone."""
     begun = tmp_path / "begun"
-    words = [sys.executable, "-m", "tandem", "hold", "1", "--", "sh", "-c", f"touch {begun}; sleep 60"]
+    # A shell loses a signal that comes while it starts its next command.
+    script = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)"
+    words = [sys.executable, "-m", "tandem", "hold", "1", "--", sys.executable, "-c", script]
     with ended(subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)) as holding:
         assert wait_until(begun.exists)
         send(holding.pid, number)
