@@ -91,6 +91,19 @@ def _limit(field_ptr, k_depth_ptr, p_depth_ptr, row, rows):
     return tl.minimum(tl.minimum(fixed, p_depth), _k_depth(field_ptr, k_depth_ptr, row, rows))
 
 
+@triton.jit
+def _kept_weights(
+    logit_ptr, best_ptr, field_ptr, fraction_ptr, k_depth_ptr, p_depth_ptr, row, block, rows, vocab, blocks,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """The weights (BLOCK) of a block's tokens, zero where a cut leaves one out."""
+    scale = tl.load(field_ptr + rows + row).to(tl.float32)
+    top = _row_top(best_ptr, row, blocks, BLOCKS)
+    depth = _depths(logit_ptr, row, block * BLOCK + tl.arange(0, BLOCK), vocab, top, scale)
+    kept = depth <= _limit(field_ptr, k_depth_ptr, p_depth_ptr, row, rows)
+    return tl.where(kept, _weights(depth, fraction_ptr), 0)
+
+
 @triton.jit(do_not_specialize=["rows", "shift"])
 def _digit_sums_kernel(
     logit_ptr,
@@ -190,12 +203,11 @@ def _block_weights_kernel(
     row = tl.program_id(0)
     block = tl.program_id(1)
     if _draws(field_ptr, id_ptr, row, rows):
-        scale = tl.load(field_ptr + rows + row).to(tl.float32)
-        top = _row_top(best_ptr, row, blocks, BLOCKS)
-        depth = _depths(logit_ptr, row, block * BLOCK + tl.arange(0, BLOCK), vocab, top, scale)
-        kept = depth <= _limit(field_ptr, k_depth_ptr, p_depth_ptr, row, rows)
-        weight = tl.where(kept, _weights(depth, fraction_ptr), 0)
-        tl.store(weight_ptr + row * blocks + block, tl.sum(weight, axis=0))
+        weights = _kept_weights(
+            logit_ptr, best_ptr, field_ptr, fraction_ptr, k_depth_ptr, p_depth_ptr, row, block, rows, vocab, blocks,
+            BLOCK, BLOCKS,
+        )  # fmt: skip
+        tl.store(weight_ptr + row * blocks + block, tl.sum(weights, axis=0))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -220,17 +232,17 @@ def _pick_kernel(
     if _draws(field_ptr, id_ptr, row, rows):
         # 1. The block in which the sum of weights passes the target.
         every = tl.arange(0, BLOCKS)
-        weights = tl.load(weight_ptr + row * blocks + every, mask=every < blocks, other=0)
-        total = tl.sum(weights, axis=0)
+        sums = tl.load(weight_ptr + row * blocks + every, mask=every < blocks, other=0)
+        total = tl.sum(sums, axis=0)
         target = tl.minimum((tl.load(field_ptr + row) * total.to(tl.float64)).to(tl.int64), total - 1)
-        block = tl.sum((tl.cumsum(weights, axis=0) <= target).to(tl.int32), axis=0)
-        before = tl.sum(tl.where(every < block, weights, 0), axis=0)
+        block = tl.sum((tl.cumsum(sums, axis=0) <= target).to(tl.int32), axis=0)
+        before = tl.sum(tl.where(every < block, sums, 0), axis=0)
         # 2. The token within it.
-        scale = tl.load(field_ptr + rows + row).to(tl.float32)
-        top = _row_top(best_ptr, row, blocks, BLOCKS)
-        depth = _depths(logit_ptr, row, block * BLOCK + tl.arange(0, BLOCK), vocab, top, scale)
-        kept = depth <= _limit(field_ptr, k_depth_ptr, p_depth_ptr, row, rows)
-        within = tl.cumsum(tl.where(kept, _weights(depth, fraction_ptr), 0), axis=0)
+        weights = _kept_weights(
+            logit_ptr, best_ptr, field_ptr, fraction_ptr, k_depth_ptr, p_depth_ptr, row, block, rows, vocab, blocks,
+            BLOCK, BLOCKS,
+        )  # fmt: skip
+        within = tl.cumsum(weights, axis=0)
         index = tl.sum((within <= target - before).to(tl.int32), axis=0)
         tl.store(id_ptr + row, block * BLOCK + index)
 
