@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +33,7 @@ from console.past import KEPT_BYTES
 from console.playhead import LIVE, Playhead
 from console.recording import Recorder
 from console.screen import Link, ScreenView
+from console.signals import hear_signals
 from console.spans import literal
 from console.terminal import TerminalDriver
 from console.timeline import Moment
@@ -70,23 +69,6 @@ class SnapshotMissed(Message):
 
     reason: str
     engine: int = 0
-
-
-def _continued(driver: Driver) -> None:
-    """Take the terminal back after a stop. One by SIGSTOP comes without warning: its reader of the keyboard still runs,
-    and a second one beside it would take some of the keys and never end. Called by the loop, so never within itself."""
-    if not getattr(driver, "_must_signal_resume", False):
-        driver.suspend_application_mode()
-    driver.resume_application_mode()
-    _resized_by_the_loop()
-
-
-def _resized_by_the_loop() -> None:
-    """Have the driver's handler of a resize called by the loop. Where one interrupts another, the outer would tell the
-    size that it read before last, and the picture would keep it."""
-    handler = signal.getsignal(signal.SIGWINCH)
-    if callable(handler):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, handler, signal.SIGWINCH, None)
 
 
 class ConsoleApp(App[int]):
@@ -166,13 +148,7 @@ class ConsoleApp(App[int]):
 
     def on_mount(self) -> None:
         self.animation_level = "none"
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(signum, self.exit, 128 + signum)
-        driver = self._driver
-        if driver is not None and driver.can_suspend and signal.getsignal(signal.SIGCONT) != signal.SIG_DFL:
-            loop.add_signal_handler(signal.SIGCONT, _continued, driver)
-        _resized_by_the_loop()
+        hear_signals(self.exit, self._driver)
         self._show()
         self.set_interval(_IDLE_S, self._look_again)
         self.call_after_refresh(self._begin)
