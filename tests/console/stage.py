@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -109,3 +109,22 @@ async def staged(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Stage(app, pilot, source, clock)
+
+
+def on_stage(
+    act: Callable[[Stage], Awaitable[None]],
+    *,
+    writes: bool = True,
+    size: tuple[int, int] = (120, 36),
+    source: SilentSource | None = None,
+) -> None:
+    async def run() -> None:
+        async with staged(size, writes=writes, source=source) as stage:
+            await act(stage)
+
+    asyncio.run(run())
+
+
+def mark(stage: Stage) -> str:
+    """The line that the cursor stands on."""
+    return next(line for line in stage.text().splitlines() if "▌" in line)

@@ -1,13 +1,8 @@
-"""Requests, roles and log under their keys: what is fetched while they are open, and what is asked before anything is
-done to an engine."""
+"""Orders to an engine: what is asked before anything is done; and what holds in every view beside them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import pytest
-from msgspec.structs import replace
 from textual import events
 
 from console.actions import ACTIONS, groups
@@ -22,156 +17,14 @@ from console.widgets.confirm import ConfirmScreen
 from console.widgets.help_screen import HelpScreen
 from console.widgets.notice import NoticeBar
 from engine.protocol import Health
-from tests.console.stage import SilentSource, Stage, staged
+from tests.console.stage import Stage, on_stage
 from tests.support import fake_health
-from tests.support.fake_admin import log_line
-
-
-def on_stage(
-    act: Callable[[Stage], Awaitable[None]],
-    *,
-    writes: bool = True,
-    size: tuple[int, int] = (120, 36),
-    source: SilentSource | None = None,
-) -> None:
-    async def run() -> None:
-        async with staged(size, writes=writes, source=source) as stage:
-            await act(stage)
-
-    asyncio.run(run())
 
 
 def flat(stage: Stage) -> str:
     """What a box in the middle says, as one line."""
     rows = [line.split("│") for line in stage.text().splitlines()]
     return " ".join(" ".join(row[len(row) // 2] for row in rows if len(row) > 2).split())
-
-
-def mark(stage: Stage) -> str:
-    """The line that the cursor stands on."""
-    return next(line for line in stage.text().splitlines() if "▌" in line)
-
-
-def test_the_ledger_is_asked_while_its_view_is_open_and_only_when_a_request_ended() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.busy, [5.0])
-        assert stage.desk.asked == []
-        await stage.pilot.press("6")
-        text = await stage.until("240 in the ledger")
-        assert "wrote 123 tokens at 30.5 tok/s and came to its end" in text
-        assert "▶ Writing" in text
-        await stage.pilot.pause(0.12)
-        count = len(stage.desk.asked)
-        await stage.pilot.pause(0.12)
-        assert len(stage.desk.asked) == count
-        stage.desk.admin.rows.append(replace(stage.desk.admin.rows[-1], id="req-new", client="newcomer"))
-        await stage.play(lambda t: busier(t, 1), [6.0])
-        await stage.until("newcomer")
-        await stage.pilot.press("1")
-        count = len(stage.desk.asked)
-        await stage.play(lambda t: busier(t, 2), [6.0])
-        await stage.pilot.pause(0.12)
-        assert len(stage.desk.asked) == count
-
-    on_stage(act)
-
-
-def busier(t: float, served: int) -> Health:
-    body = fake_health.busy(t)
-    totals = replace(body.parallel.totals, served=body.parallel.totals.served + served)
-    return replace(body, parallel=replace(body.parallel, totals=totals))
-
-
-def test_scrolling_to_the_end_brings_older_rows() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.idle, [5.0])
-        await stage.pilot.press("6")
-        await stage.until("240 in the ledger, 50 here")
-        await stage.pilot.press("end")
-        await stage.until("240 in the ledger, 100 here")
-        for page in ("150 here", "200 here", "240 in the ledger ─"):
-            await stage.pilot.press("end")
-            await stage.until(page)
-        text = await stage.until("▲ ")
-        assert " here" not in text.splitlines()[2]
-        before = [path for path in stage.desk.asked if "before=" in path]
-        assert len(before) == len(set(before)) == 4
-
-    on_stage(act, size=(80, 24))
-
-
-def test_the_search_is_the_engines() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.busy, [5.0])
-        await stage.pilot.press("6", "slash", *"logi")
-        text = await stage.until("18 in the ledger")
-        assert "only “logi”" in text
-        assert "wrote" not in text
-        assert any("q=logi" in path for path in stage.desk.asked)
-        await stage.pilot.press("escape")
-        await stage.until("240 in the ledger")
-        await stage.pilot.press("slash", *"zz", "enter")
-        await stage.until("no request matches “zz”")
-
-    on_stage(act)
-
-
-def test_enter_opens_a_request_and_escape_goes_back_to_its_row() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.idle, [5.0])
-        await stage.pilot.press("6")
-        await stage.until("240 in the ledger")
-        await stage.pilot.press("down", "down")
-        row = mark(stage)
-        await stage.pilot.press("enter")
-        text = stage.text()
-        assert "request req-60ee" in text
-        for words in (
-            "110 tokens of at most 256",
-            "64 tokens, 7.7 %",
-            "empty: a slot that kept nothing",
-            "resident",
-            "29 Nov",
-        ):
-            assert words in text
-        await stage.pilot.press("escape")
-        assert mark(stage) == row
-
-    on_stage(act)
-
-
-def test_a_running_request_is_opened_and_becomes_its_row_when_it_ends() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.busy, [5.0])
-        await stage.pilot.press("6")
-        await stage.until("240 in the ledger")
-        await stage.pilot.press("down", "enter")
-        assert "Writing," in stage.text()
-        assert not any("/admin/requests/req-7f3a" in path for path in stage.desk.asked)
-        stage.desk.admin.rows.append(replace(stage.desk.admin.rows[-1], id="req-7f3a"))
-        await stage.play(fake_health.idle, [6.0])
-        await stage.until("wrote 123 tokens at 30.5 tok/s and came to its end")
-        assert "request req-7f3a" in stage.text()
-
-    on_stage(act)
-
-
-def test_an_engine_without_a_ledger_says_so_and_the_rest_goes_on() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.busy, [5.0])
-        await stage.pilot.press("6")
-        text = await stage.until("✖ this engine has no ledger")
-        assert "▶ Writing" in text
-        assert "● ok" in text
-        await stage.pilot.press("8")
-        await stage.until("✖ this engine has no ledger")
-        stage.desk.lacks = None
-        await stage.until("following")
-        await stage.pilot.press("6")
-        await stage.until("240 in the ledger")
-        assert "✖ this engine" not in stage.text()
-
-    on_stage(act, source=SilentSource(lacks="this engine has no ledger"))
 
 
 def test_cancel_asks_first_says_what_happens_and_shows_the_answer() -> None:
@@ -315,75 +168,6 @@ def test_without_write_nothing_is_asked_and_it_says_how_to_turn_it_on() -> None:
         assert not any(path.endswith(("cancel", "load")) for path in stage.desk.asked)
 
     on_stage(act, writes=False)
-
-
-def test_the_log_follows_until_one_scrolls_up_and_again_from_the_end() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.busy, [5.0])
-        await stage.pilot.press("8")
-        text = await stage.until("▼ following")
-        assert "req-6078" in text
-        await stage.pilot.press("up", "up")
-        held = stage.text()
-        assert "‖ held, 2 lines below: end follows" in held
-        stage.desk.lines += [log_line(seq) for seq in range(121, 126)]
-        text = await stage.until("‖ held, 7 lines below")
-        assert text.splitlines()[3:30] == held.splitlines()[3:30]
-        await stage.pilot.press("end")
-        text = stage.text()
-        assert "▼ following" in text
-        assert "req-607d" in text
-        stage.desk.lines.append(replace(log_line(126), text="the newest"))
-        await stage.until("the newest")
-
-    on_stage(act)
-
-
-def test_the_log_filter_keeps_words_levels_and_requests() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.busy, [5.0])
-        await stage.pilot.press("8")
-        await stage.until("following")
-        await stage.pilot.press("slash", *"warn m")
-        text = await stage.until("7 of 120")
-        assert "[req]" not in text
-        assert text.count("△ warn") == 7
-
-    on_stage(act)
-
-
-def test_one_goes_from_a_request_to_its_log_lines_and_enter_back() -> None:
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.idle, [5.0])
-        stage.desk.lines = [replace(line, request="req-60ef") if line.seq == 7 else line for line in stage.desk.lines]
-        await stage.pilot.press("6")
-        await stage.until("240 in the ledger")
-        await stage.pilot.press("down", "L")
-        text = await stage.until("only “req-60ef”, 1 of 120")
-        assert "[parallel] req-60ef" in text
-        await stage.pilot.press("escape")
-        await stage.until("▼ following")
-        await stage.pilot.press("up", "up", "enter")
-        await stage.until("request req-6076")
-
-    on_stage(act)
-
-
-def test_text_of_the_log_is_literal() -> None:
-    hostile = "[bold red]x[/]\x1b[2J\x07\u202e日本\nsecond line"
-
-    async def act(stage: Stage) -> None:
-        await stage.play(fake_health.busy, [5.0])
-        stage.desk.lines = [replace(log_line(1), text=hostile, event="[\x1b]", level="\x9bodd")]
-        await stage.pilot.press("8")
-        text = await stage.until("[bold red]x[/]␛[2J␇�日本")
-        assert "�odd" in text
-        assert not set(text) & {"\x1b", "\x07", "\u202e", "\x9b"}
-        lines = text.splitlines()
-        first = next(number for number, line in enumerate(lines) if "[bold red]" in line)
-        assert lines[first + 1].strip("│ ") == "second line"
-
-    on_stage(act)
 
 
 def test_every_key_is_in_the_help_on_a_small_screen() -> None:
