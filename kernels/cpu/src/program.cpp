@@ -113,21 +113,21 @@ Plan plan_tiles(const Pass& pass, int most_rows) {
 
 class Runner {
   public:
-    Runner(Team& team, const Op* ops, int count, const Pass& pass, const Workspace& ws, const Plan& plan)
-        : team_(team), ops_(ops), count_(count), pass_(pass), ws_(ws), plan_(plan) {}
+    Runner(Team::Member& me, const Op* ops, int count, const Pass& pass, const Workspace& ws, const Plan& plan)
+        : me_(me), ops_(ops), count_(count), pass_(pass), ws_(ws), plan_(plan) {}
 
-    void thread(int t) {
+    void walk() {
         for (int i = 0; i < count_; ++i) {
             const auto begin = std::chrono::steady_clock::now();
             run(ops_[i]);
-            if (t == 0 && pass_.op_seconds)
+            if (me_.thread() == 0 && pass_.op_seconds)
                 pass_.op_seconds[ops_[i].kind] +=
                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         }
     }
 
   private:
-    // Every phase ends in a barrier, so an operation may read what the one before it wrote.
+    // A phase ends when all of it is done, so the next may read what it wrote.
     void run(const Op& op) {
         switch (op.kind) {
             case kEmbed: return embed(op);
@@ -141,14 +141,8 @@ class Runner {
         }
     }
 
-    template <class Fn>
-    void for_each(int64_t units, Fn fn) {
-        for (int64_t u = team_.next(); u < units; u = team_.next()) fn(u);
-        team_.barrier();
-    }
-
     void embed(const Op& op) {
-        for_each(pass_.n, [&](int64_t r) { unpack_output(op.m[0], pass_.token[r], op.out + r * op.out_stride); });
+        me_.each(pass_.n, [&](int64_t r) { unpack_output(op.m[0], pass_.token[r], op.out + r * op.out_stride); });
     }
 
     // Normalise and quantise the inputs of row `from` as row `to` of the workspace, as far as the matrices want it.
@@ -176,12 +170,12 @@ class Runner {
     void divide(int64_t groups, int64_t bytes, int64_t rows, Fn fn) {
         int64_t chunk;
         if (rows <= kFewRows)
-            chunk = std::max<int64_t>(1, groups / (team_.size() * 6));
+            chunk = std::max<int64_t>(1, groups / (me_.team_size() * 6));
         else
             chunk = std::max<int64_t>(1, kChunkBytes / bytes);
         const int64_t chunks = (groups + chunk - 1) / chunk;
         const int64_t panels = (rows + kPanelRows - 1) / kPanelRows;
-        for_each(chunks * panels, [&](int64_t u) {
+        me_.each(chunks * panels, [&](int64_t u) {
             const int64_t g = u % chunks * chunk, r = u / chunks * kPanelRows;
             fn(g, std::min(groups, g + chunk), r, std::min(rows, r + kPanelRows));
         });
@@ -226,7 +220,7 @@ class Runner {
     }
 
     void project(const Op& op) {
-        for_each(pass_.n, [&](int64_t r) { prepare_row(op, r, r); });
+        me_.each(pass_.n, [&](int64_t r) { prepare_row(op, r, r); });
         const bool add = op.kind == kAddLinear;
         multiply(op, prepared(op), pass_.n, [&](const Matrix& m, int64_t output, int64_t column, int64_t r, F8 acc) {
             put(m, output, acc, op.out + r * op.out_stride + column + output, add);
@@ -234,7 +228,7 @@ class Runner {
     }
 
     void project_gated(const Op& op) {
-        for_each(pass_.n, [&](int64_t r) { prepare_row(op, r, r); });
+        me_.each(pass_.n, [&](int64_t r) { prepare_row(op, r, r); });
         const Rows in = prepared(op);
         const Matrix& gate = op.m[0];
         const Matrix& up = op.m[1];
@@ -256,7 +250,7 @@ class Runner {
 
     void head(const Op& op) {
         if (!pass_.logits) return;
-        for_each(pass_.logits, [&](int64_t i) { prepare_row(op, pass_.logit_rows[i], i); });
+        me_.each(pass_.logits, [&](int64_t i) { prepare_row(op, pass_.logit_rows[i], i); });
         Rows in = prepared(op);
         multiply(op, in, pass_.logits, [&](const Matrix& m, int64_t output, int64_t, int64_t r, F8 acc) {
             put(m, output, acc, pass_.logits_out + r * int64_t(m.n) + output, false);
@@ -270,7 +264,7 @@ class Runner {
     void rotate_store(const Op& op) {
         const int64_t hd = op.head_dim;
         const int64_t kv_width = hd * op.kv_heads;
-        for_each(pass_.n, [&](int64_t r) {
+        me_.each(pass_.n, [&](int64_t r) {
             float* q = op.out + r * op.out_stride;
             float* k = q + hd * op.heads;
             const float* v = k + kv_width;
@@ -294,7 +288,7 @@ class Runner {
     }
 
     void angles(const Op& op) {
-        for_each(pass_.n, [&](int64_t r) {
+        me_.each(pass_.n, [&](int64_t r) {
             rotary_angles(pass_.position[r], op.frequencies, op.pairs, op.magnitude, op.out + r * op.out_stride);
         });
     }
@@ -331,7 +325,7 @@ class Runner {
         const int64_t cell = op.head_dim + 2;
         const bool split = plan_.splits > 1 && pass_.n <= kSplitRows &&
                            int64_t(pass_.n) * op.heads * plan_.splits * cell <= ws_.partial_floats;
-        for_each(split ? units * plan_.splits : units, [&](int64_t u) {
+        me_.each(split ? units * plan_.splits : units, [&](int64_t u) {
             const int only = split ? int(u % plan_.splits) : -1;
             if (split) u /= plan_.splits;
             const RowTile& rows = plan_.tiles[size_t(u / (op.kv_heads * head_chunks))];
@@ -352,7 +346,7 @@ class Runner {
             }
         });
         if (!split) return;
-        for_each(int64_t(pass_.n) * op.heads, [&](int64_t u) {
+        me_.each(int64_t(pass_.n) * op.heads, [&](int64_t u) {
             const int64_t r = u / op.heads;
             const int h = int(u % op.heads);
             const int splits = (pass_.position[r] + kSplit) / kSplit;
@@ -392,7 +386,7 @@ class Runner {
         }
     }
 
-    Team& team_;
+    Team::Member& me_;
     const Op* ops_;
     int count_;
     const Pass& pass_;
@@ -405,8 +399,7 @@ int run_pass(Team& team, const Op* ops, int count, const Pass& pass, const Works
     for (int i = 0; i < count; ++i)
         if (ops[i].kind == kAttend) group = std::max(group, ops[i].heads / ops[i].kv_heads);
     const Plan plan = plan_tiles(pass, std::max(1, kMaxQueries / group));
-    Runner runner(team, ops, count, pass, ws, plan);
-    team.run([&](int t) { runner.thread(t); });
+    team.run([&](Team::Member& me) { Runner(me, ops, count, pass, ws, plan).walk(); });
     return 0;
 }
 
@@ -448,13 +441,13 @@ int64_t tandem_matrix_bytes(int32_t form, int64_t n, int64_t k) { return (n + 7)
 
 // Pack `n` rows of `row_bytes` bytes each, as the file holds them, into `out` (tandem_matrix_bytes).
 void tandem_pack(void* team, int32_t form, const uint8_t* raw, int64_t row_bytes, int64_t n, int64_t k, uint8_t* out) {
-    auto& t = *(tandem::Team*)team;
     const int64_t groups = (n + 7) / 8, chunk = 64;
-    t.run([&](int) {
-        for (int64_t g0 = t.next() * chunk; g0 < groups; g0 = t.next() * chunk)
-            for (int64_t g = g0; g < std::min(groups, g0 + chunk); ++g)
+    ((tandem::Team*)team)->run([&](tandem::Team::Member& me) {
+        me.each((groups + chunk - 1) / chunk, [&](int64_t u) {
+            for (int64_t g = u * chunk; g < std::min(groups, (u + 1) * chunk); ++g)
                 tandem::pack_group(form, raw + g * 8 * row_bytes, row_bytes, int(std::min<int64_t>(8, n - g * 8)), k,
                                    out + g * tandem::group_bytes(form, k));
+        });
     });
 }
 

@@ -1,8 +1,10 @@
-// A team of threads that walks one pass together: bounded spinning, then sleep, and a shared ticket for dividing work.
+// A team of threads that walks one pass together. Work is claimed unit by unit, and a phase is over when its units are
+// done, whoever did them: a thread that has lost its core holds up nothing but the unit that it was at.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -22,83 +24,98 @@ inline void relax() {
 #endif
 }
 
-// A value that threads wait on: they spin `spins` times, then sleep until it changes.
-class Gate {
+// Where threads wait for what others store: they spin `spins` times, then sleep.
+class Bell {
   public:
-    uint32_t now() const { return value_.load(std::memory_order_acquire); }
-
-    void open() {
-        value_.fetch_add(1, std::memory_order_seq_cst);
-        if (sleepers_.load(std::memory_order_seq_cst) > 0) {
-            std::lock_guard<std::mutex> hold(mutex_);
-            wake_.notify_all();
-        }
-    }
-
-    void wait(uint32_t seen, int spins) {
+    // `ready` reads sequentially consistent atomics only.
+    template <class Ready>
+    void wait(Ready ready, int spins) {
         for (int i = 0; i < spins; ++i) {
-            if (now() != seen) return;
+            if (ready()) return;
             relax();
         }
         std::unique_lock<std::mutex> hold(mutex_);
         sleepers_.fetch_add(1, std::memory_order_seq_cst);
-        wake_.wait(hold, [&] { return value_.load(std::memory_order_seq_cst) != seen; });
+        rung_.wait(hold, ready);
         sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     }
 
+    // To be called after a sequentially consistent store of what makes a waiter ready.
+    void ring() {
+        if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
+        std::lock_guard<std::mutex> hold(mutex_);
+        rung_.notify_all();
+    }
+
   private:
-    alignas(64) std::atomic<uint32_t> value_{0};
-    std::atomic<int> sleepers_{0};
+    alignas(64) std::atomic<int> sleepers_{0};
     std::mutex mutex_;
-    std::condition_variable wake_;
+    std::condition_variable rung_;
 };
 
 class Team {
   public:
+    // One thread's way through a job.
+    class Member {
+      public:
+        int thread() const { return thread_; }
+        int team_size() const { return team_.size_; }
+
+        // Compute fn(0) to fn(units - 1), divided among the team; returns when all are done. Every member comes to the
+        // same phases with the same `units`; between them a member reads nothing that a phase writes.
+        template <class Fn>
+        void each(int64_t units, Fn fn) {
+            if (team_.size_ == 1) {
+                for (int64_t u = 0; u < units; ++u) fn(u);
+                return;
+            }
+            if (units == 0) return;
+            const uint32_t phase = phase_++;
+            int64_t mine = 0;
+            uint64_t ticket = team_.ticket_.load(std::memory_order_acquire);
+            while (phase_of(ticket) == phase && unit_of(ticket) < units) {
+                if (!team_.ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+                fn(unit_of(ticket));
+                ++mine;
+                ticket = team_.ticket_.load(std::memory_order_acquire);
+            }
+            team_.end(phase, mine, units);
+        }
+
+      private:
+        friend class Team;
+        Member(Team& team, int thread, uint32_t phase) : team_(team), thread_(thread), phase_(phase) {}
+
+        Team& team_;
+        const int thread_;
+        uint32_t phase_;
+    };
+
+    using Job = std::function<void(Member&)>;
+
     explicit Team(int threads) : size_(threads < 1 ? 1 : threads) {
         for (int i = 1; i < size_; ++i) workers_.emplace_back([this, i] { serve(i); });
     }
     ~Team() {
-        job_ = nullptr;
-        start_.open();
+        ending_.store(true, std::memory_order_seq_cst);
+        start_.ring();
         for (auto& w : workers_) w.join();
     }
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    int size() const { return size_; }
-
-    // Run `job(thread)` on every thread of the team, the caller being thread 0; returns when all are done.
-    void run(const std::function<void(int)>& job) {
-        if (size_ == 1) {
-            ticket_.store(0, std::memory_order_relaxed);
-            job(0);
-            return;
-        }
-        ticket_.store(0, std::memory_order_relaxed);
+    // Run `job` on the caller, as thread 0, and on every thread of the team that is there in time; returns when all its
+    // phases are done and nobody is in it.
+    void run(const Job& job) {
+        Member me(*this, 0, phase_of(ticket_.load(std::memory_order_acquire)));
+        if (size_ == 1) return job(me);
         job_ = &job;
-        start_.open();
-        job(0);
-        barrier();
-    }
-
-    // The next undone unit of the phase.
-    int next() { return ticket_.fetch_add(1, std::memory_order_relaxed); }
-
-    // All threads have finished the phase; the ticket starts again at 0.
-    void barrier() {
-        if (size_ == 1) {
-            ticket_.store(0, std::memory_order_relaxed);
-            return;
-        }
-        const uint32_t seen = phase_.now();
-        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-            arrived_.store(0, std::memory_order_relaxed);
-            ticket_.store(0, std::memory_order_relaxed);
-            phase_.open();
-        } else {
-            phase_.wait(seen, kPhaseSpins);
-        }
+        first_ = me.phase_;
+        jobs_.fetch_add(1, std::memory_order_seq_cst);
+        start_.ring();
+        job(me);
+        jobs_.fetch_add(1, std::memory_order_seq_cst);
+        left_.wait([this] { return inside_.load(std::memory_order_seq_cst) == 0; }, kPhaseSpins);
     }
 
   private:
@@ -106,23 +123,50 @@ class Team {
     static constexpr int kPhaseSpins = 2000;
     static constexpr int kJobSpins = 4000;
 
+    static uint32_t phase_of(uint64_t ticket) { return uint32_t(ticket >> 32); }
+    static int64_t unit_of(uint64_t ticket) { return int64_t(uint32_t(ticket)); }
+
+    // A member has done `mine` of the phase's units and found no more: end the phase where they were its last, else wait.
+    void end(uint32_t phase, int64_t mine, int64_t units) {
+        if (mine > 0 && done_.fetch_add(mine, std::memory_order_acq_rel) + mine == units) {
+            done_.store(0, std::memory_order_relaxed);
+            ticket_.store(uint64_t(phase + 1) << 32, std::memory_order_seq_cst);
+            phases_.ring();
+            return;
+        }
+        phases_.wait([&] { return phase_of(ticket_.load(std::memory_order_seq_cst)) != phase; }, kPhaseSpins);
+    }
+
     void serve(int thread) {
-        uint32_t seen = 0;
+        uint64_t seen = 0;
+        const auto called = [&] {
+            const uint64_t now = jobs_.load(std::memory_order_seq_cst);
+            return (now % 2 == 1 && now != seen) || ending_.load(std::memory_order_seq_cst);
+        };
         for (;;) {
-            start_.wait(seen, kJobSpins);
-            ++seen;
-            if (!job_) return;
-            (*job_)(thread);
-            barrier();
+            start_.wait(called, kJobSpins);
+            if (ending_.load(std::memory_order_seq_cst)) return;
+            // Said before the look: either `run` sees that someone is inside, or that one sees that the job has closed.
+            inside_.fetch_add(1, std::memory_order_seq_cst);
+            seen = jobs_.load(std::memory_order_seq_cst);
+            if (seen % 2 == 1) {
+                Member me(*this, thread, first_);
+                (*job_)(me);
+            }
+            if (inside_.fetch_sub(1, std::memory_order_seq_cst) == 1) left_.ring();
         }
     }
 
     const int size_;
-    const std::function<void(int)>* job_ = nullptr;
-    Gate start_;
-    Gate phase_;
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<int> ticket_{0};
+    const Job* job_ = nullptr;
+    uint32_t first_ = 0;  // the job's first phase
+    Bell start_, phases_, left_;
+    // The phase, and below it the next unit that nobody has claimed: in one word, so that a late claim finds its phase over.
+    alignas(64) std::atomic<uint64_t> ticket_{0};
+    alignas(64) std::atomic<int64_t> done_{0};
+    alignas(64) std::atomic<uint64_t> jobs_{0};  // odd while a job is open
+    std::atomic<int> inside_{0};
+    std::atomic<bool> ending_{false};
     std::vector<std::thread> workers_;
 };
 
