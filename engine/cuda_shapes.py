@@ -143,7 +143,7 @@ def decode_graph(program: CudaProgram, slots: Slots, n: int, context: int, vocab
 
     def work() -> None:
         program.enqueue(shape)
-        argmax(logits, best, scratch, program.launches.mode(shape.rows))
+        argmax(logits, best, scratch, program.mode)
 
     work()
     torch.cuda.synchronize()

@@ -71,8 +71,9 @@ class DecodeShare:
             self._owed += seconds * self._ratio
 
     def round_ran(self, seconds: float) -> None:
-        """A joint round took `seconds`."""
-        self._owed = max(0.0, self._owed - seconds)
+        """A joint round took `seconds`. What the last one took too much is held against the next chunk's debt."""
+        if self._owed > 0.0:
+            self._owed -= seconds
 
     def may_read(self, *, decoding: int) -> bool:
         """Whether a chunk may run now, with `decoding` slots that would wait for it."""

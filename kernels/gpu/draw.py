@@ -303,7 +303,7 @@ def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: Laun
         return
     blocks = held.best.blocks
     width = triton.next_power_of_2(blocks)
-    early = mode is not LaunchMode.PLAIN
+    chained = mode is LaunchMode.CHAINED
     top = held.best.best
     if choosing is Choosing.SEARCH:
         for by_weight, depth in ((False, held.k_depth), (True, held.p_depth)):
@@ -328,7 +328,7 @@ def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: Laun
                     MODE=str(mode),
                     num_warps=4,
                     enable_fp_fusion=False,
-                    launch_pdl=early,
+                    launch_pdl=chained,
                 )
                 _take_digit_kernel[(rows,)](
                     held.fields,
@@ -345,7 +345,7 @@ def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: Laun
                     MODE=str(mode),
                     num_warps=4,
                     enable_fp_fusion=False,
-                    launch_pdl=early,
+                    launch_pdl=chained,
                 )
     _block_weights_kernel[(rows, blocks)](
         logits,
@@ -364,7 +364,7 @@ def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: Laun
         MODE=str(mode),
         num_warps=4,
         enable_fp_fusion=False,
-        launch_pdl=early,
+        launch_pdl=chained,
     )
     _pick_kernel[(rows,)](
         logits,
@@ -383,5 +383,5 @@ def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: Laun
         MODE=str(mode),
         num_warps=8,
         enable_fp_fusion=False,
-        launch_pdl=early,
+        launch_pdl=chained,
     )

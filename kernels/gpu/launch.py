@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
@@ -18,45 +17,23 @@ on load there."""
 class LaunchMode(StrEnum):
     """How a kernel follows the one before it (programmatic dependent launch, compute capability 9.0).
 
-    PLAIN: it starts after the other has ended. EARLY: small kernels start, and wait, as soon as the other's programs
-    all run; products are plain. CHAINED: every kernel starts once the other is well under way: a small one has its
+    PLAIN: it starts after the other has ended. CHAINED: it starts once the other is well under way: a small one has its
     input, a product has read its weights.
     """
 
     PLAIN = "plain"
-    EARLY = "early"
     CHAINED = "chained"
 
 
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether the tensor copy engine and dependent launch are there: compute capability 9.0."""
+    return not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+
+
 def default_mode(device: torch.device) -> LaunchMode:
-    """What serves every row count and form well where measured; a card without dependent launch has PLAIN alone."""
-    early = not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return LaunchMode.EARLY if early else LaunchMode.PLAIN
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """How a program's passes are launched: those of one row, and those of several. The bits are the same."""
-
-    alone: LaunchMode
-    joint: LaunchMode
-
-    def mode(self, rows: int) -> LaunchMode:
-        """The mode of a pass of `rows` rows."""
-        return self.alone if rows == 1 else self.joint
-
-
-CHAINED_FROM = 1.0
-"""Bytes a weight from which on a row alone is launched CHAINED. Share of the read-only kernel's rate in a decode step
-of the 8-billion shape on an H200, EARLY and then CHAINED: bf16 0.750 and 0.758, 8-bit 0.649 and 0.683, FP8 0.633 and
-0.680, 4-bit 0.525 and 0.517. With several rows EARLY was ahead in each (bf16, four rows: 4.45 against 4.67 ms)."""
-
-
-def launch_plan(device: torch.device, bytes_per_weight: float) -> LaunchPlan:
-    """The plan for a program whose products read `bytes_per_weight`, on average, of each of their weights."""
-    joint = default_mode(device)
-    chained = joint is not LaunchMode.PLAIN and bytes_per_weight >= CHAINED_FROM
-    return LaunchPlan(LaunchMode.CHAINED if chained else joint, joint)
+    """CHAINED where the card can: a decode step of the 8-billion shape on an H200 took 4.28 ms for 4.63 PLAIN in bf16,
+    1.77 for 1.96 in 4-bit."""
+    return LaunchMode.CHAINED if has_copy_engine(device) else LaunchMode.PLAIN
 
 
 @triton.jit
@@ -67,19 +44,14 @@ def join_chain(MODE: tl.constexpr):
     was on the device before the chain began (weights, a pass's tables) may be read earlier. The wait is transitive only
     if nobody skips it.
     """
-    if MODE == "early":
-        gdc_launch_dependents()
-    if MODE != "plain":
-        gdc_wait()
     if MODE == "chained":
+        gdc_wait()
         gdc_launch_dependents()
 
 
 @triton.jit
 def enter_product(MODE: tl.constexpr):
     """A product's `join_chain`, before its weights; `leave_product` follows after them."""
-    if MODE == "early":
-        gdc_launch_dependents()
     if MODE == "chained":
         gdc_wait()
 

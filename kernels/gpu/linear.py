@@ -20,6 +20,7 @@ from kernels.gpu.launch import (
     ask_for_weights,
     default_mode,
     enter_product,
+    has_copy_engine,
     leave_product,
     require_cuda_or_interpreter,
 )
@@ -36,7 +37,7 @@ class Epilogue(StrEnum):
     GATED = "gated"
 
 
-AHEAD = 256
+AHEAD = 128
 """Weights of each row that a CHAINED product asks of L2 while it waits for its input: memory is idle then."""
 
 
@@ -174,7 +175,7 @@ def linear(
     elif segments > 1:
         t = segmented_tile(rows, gated=epilogue is Epilogue.GATED)
     else:
-        t = tile_for(_device_name(x.device), rows, n, k, epilogue)
+        t = tile_for(_device_name(x.device), rows, n, k, epilogue, copy_engine=has_copy_engine(x.device))
     if any(k // 64 * s // segments * 64 % t.bk for s in range(1, segments + 1)):
         raise ValueError(f"k = {k} in {segments} segments is not a multiple of the tile's depth {t.bk}")
     mode = mode if mode is not None else default_mode(x.device)

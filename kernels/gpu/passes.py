@@ -46,6 +46,25 @@ class PassTables:
     logit: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A pass's rows (implements `kernels.program.PassRows`)."""
+
+    n: int
+    slot: NDArray[np.int32]
+    token: NDArray[np.int32]
+    position: NDArray[np.int32]
+    kv_row: NDArray[np.int32]
+    prefix: NDArray[np.int32]
+    path_start: NDArray[np.int32]
+    path: NDArray[np.int32]
+    logit_rows: NDArray[np.int32]
+
+
+NO_ROWS = _Rows(0, *[np.zeros(0, np.int32)] * 8)
+"""A pass of padding alone."""
+
+
 def _power(n: int) -> int:
     return 1 << (n - 1).bit_length() if n else 0
 

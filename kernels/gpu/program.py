@@ -9,7 +9,7 @@ import torch
 
 from kernels.forms import RawTensor
 from kernels.gpu.attention import attend_rows, attend_tiles
-from kernels.gpu.launch import LaunchMode, LaunchPlan, launch_plan
+from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.norm import embed, rms_norm
 from kernels.gpu.packing import Packed
@@ -34,8 +34,8 @@ class Value:
 
 
 class CudaOps:
-    """Records a forward (implements `kernels.program.Ops`). `positions` bounds the places a row may have; `mode`
-    launches every pass alike, None leaves it to `launch_plan`."""
+    """Records a forward (implements `kernels.program.Ops`). `positions` bounds the places a row may have; `mode` is
+    how kernels follow each other, None what suits the device."""
 
     def __init__(
         self, weights: WeightSource, device: torch.device, positions: int, mode: LaunchMode | None = None
@@ -43,13 +43,11 @@ class CudaOps:
         self._weights = weights
         self._device = device
         self._positions = positions
-        self._mode = mode
+        self._mode = mode if mode is not None else default_mode(device)
         self._steps: list[Step] = []
         self._buffers = Buffers(device)
         self._forms: dict[tuple[str, str], int] = {}
         self._bytes = 0
-        self._read_bytes = 0
-        self._read_weights = 0
         self._layers = 0
         self._shape: HeadShape | None = None
         self._vocab = 0
@@ -156,7 +154,6 @@ class CudaOps:
         if linear.bias is not None:
             raise ValueError(f"{linear.bias.name}: a bias on the head is not supported on CUDA")
         w = self._head_matrix(linear.weight)
-        self._reads(w)
         gain = self._weights.vector(norm.weight)
         self._vocab = linear.weight.shape[0]
         self._value("last", x.width, self._weights.dtype)
@@ -181,10 +178,6 @@ class CudaOps:
             raise ValueError(f"max_rows is {max_rows}; 1 to {MAX_ROWS} are possible")
         if self._shape is None or not self._vocab:
             raise ValueError("a program needs attention and a head")
-        if self._mode is not None:
-            launches = LaunchPlan(self._mode, self._mode)
-        else:
-            launches = launch_plan(self._device, self._read_bytes / self._read_weights)
         return CudaProgram(
             self._steps,
             self._buffers,
@@ -195,7 +188,7 @@ class CudaOps:
             self._device,
             self._forms,
             self._bytes,
-            launches,
+            self._mode,
         )
 
     def _norm(self, x: Value, norm: Norm) -> Value:
@@ -227,7 +220,6 @@ class CudaOps:
     ) -> None:
         """Record a product whose outputs are the columns (first, count) of `out`, all by default."""
         first, count = columns if columns is not None else (0, out.width)
-        self._reads(w)
         if isinstance(w, Packed):
             self._buffers.declare(UNPACKED, w.n * w.k, self._weights.dtype)
 
@@ -273,11 +265,6 @@ class CudaOps:
             key = (str(part.form), runs_as)
             self._forms[key] = self._forms.get(key, 0) + 1
         self._bytes += matrix.nbytes
-
-    def _reads(self, matrix: torch.Tensor | Packed) -> None:
-        """A product reads `matrix` in every pass."""
-        self._read_bytes += matrix.nbytes
-        self._read_weights += matrix.n * matrix.k if isinstance(matrix, Packed) else matrix.numel()
 
     def _value(self, name: str, width: int, dtype: torch.dtype) -> Value:
         self._buffers.declare(name, width, dtype)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.draws import Draw
+from kernels.draws import GREEDY, Draw
 from kernels.gpu.attention import AttentionScratch
 from kernels.gpu.draw import Choosing, DrawBuffers, draw
-from kernels.gpu.launch import LaunchMode, LaunchPlan
-from kernels.gpu.passes import PassShape, PassTables, TableBuffers, foreseen, plan
+from kernels.gpu.launch import LaunchMode
+from kernels.gpu.passes import NO_ROWS, PassShape, PassTables, TableBuffers, foreseen, plan
 from kernels.gpu.rotary import HeadShape
 from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
 from kernels.program import FormUse, PassRows
@@ -103,12 +103,12 @@ class CudaProgram:
         device: torch.device,
         forms: dict[tuple[str, str], int],
         weight_bytes: int,
-        launches: LaunchPlan,
+        mode: LaunchMode,
     ) -> None:
         self.name = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "triton interpreter"
         self.use_graphs = device.type == "cuda"
-        self.launches = launches
-        """How passes are launched; may be changed between them."""
+        self.mode = mode
+        """How the kernels of a pass follow each other; may be changed between passes."""
         self._steps = tuple(steps)
         self._buffers = buffers
         self._shape = shape
@@ -156,10 +156,9 @@ class CudaProgram:
         held.upload(draws)
         self._launch(shape)
         choosing = Choosing.of(draws)
-        mode = self.launches.joint
-        work = partial(draw, self.logits(shape.logits), held, choosing, mode)
+        work = partial(draw, self.logits(shape.logits), held, choosing, self.mode)
         self._ran.add(choosing)
-        self._replay((shape.logits, choosing, mode), work)
+        self._replay((shape.logits, choosing, self.mode), work)
         ids = held.download(len(draws))
         asked = [i for i, d in enumerate(draws) if d is None]
         host = self._host_rows(len(asked))
@@ -173,8 +172,9 @@ class CudaProgram:
 
     def foresee(self, kv_base: NDArray[np.uint64], window: int) -> None:
         """Make room for, and capture, the passes of an engine whose slots lie at `kv_base` and hold up to `window`
-        rows: no round then waits for a capture, which takes as long as several rounds. Kernels are not run, and what no
-        pass has compiled yet is left out. Does nothing where passes are not captured."""
+        rows: no round then waits for a capture, which takes as long as several rounds. Each is replayed once over
+        padding, since the first replay brings a graph to the device. What no pass has compiled yet is left out. Does
+        nothing where passes are not captured."""
         if not self.use_graphs:
             return
         every = foreseen(len(kv_base), window, self._tables.max_rows)
@@ -185,17 +185,19 @@ class CudaProgram:
             self._reserve(shape)
         counts = sorted({shape.logits for shape in shapes if shape.logits})
         held = self._draw_buffers(max(counts, default=1))
+        held.upload([GREEDY] * held.rows)
         self._host_rows(held.rows)
         for shape in shapes:
-            self._foresee((shape, self.launches.mode(shape.rows)), partial(self.enqueue, shape))
-        mode = self.launches.joint
+            self._tables.upload(NO_ROWS, shape, NO_ROWS.slot, [], spare=len(kv_base))
+            self._foresee((shape, self.mode), partial(self.enqueue, shape))
         for rows in counts:
             for choosing in draws:
-                self._foresee((rows, choosing, mode), partial(draw, self.logits(rows), held, choosing, mode))
+                self._foresee((rows, choosing, self.mode), partial(draw, self.logits(rows), held, choosing, self.mode))
 
     def _foresee(self, key: _GraphKey, enqueue: Callable[[], None]) -> None:
         if key not in self._graphs and len(self._graphs) < MAX_GRAPHS:
-            self._capture(key, enqueue)
+            self._capture(key, enqueue).replay()
+        self._wait()
 
     def forms(self) -> list[FormUse]:
         return [FormUse(file, runs_as, tensors) for (file, runs_as), tensors in sorted(self._forms.items())]
@@ -213,8 +215,7 @@ class CudaProgram:
 
     def enqueue(self, shape: PassShape) -> None:
         """Launch every step of a pass whose tables are on the device, on the current stream."""
-        mode = self.launches.mode(shape.rows)
-        work = Pass(shape, self._tables.views(shape), self._kv_base, self._buffers, self._scratch, mode)
+        work = Pass(shape, self._tables.views(shape), self._kv_base, self._buffers, self._scratch, self.mode)
         for step in self._steps:
             step(work)
 
@@ -235,7 +236,7 @@ class CudaProgram:
     def _launch(self, shape: PassShape) -> None:
         """Compute a prepared pass."""
         self._ran.add((shape.rows, shape.logits))
-        self._replay((shape, self.launches.mode(shape.rows)), partial(self.enqueue, shape))
+        self._replay((shape, self.mode), partial(self.enqueue, shape))
 
     def _replay(self, key: _GraphKey, enqueue: Callable[[], None]) -> None:
         """Run what `enqueue` launches: one by one the first time, then as a graph."""

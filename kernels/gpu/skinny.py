@@ -22,7 +22,7 @@ from kernels.gpu.tiles import PackedTile
 
 MAX_ROWS = 64
 SOURCE = Path(__file__).with_name("skinny.cu")
-_MODES = {LaunchMode.PLAIN: 0, LaunchMode.EARLY: 1, LaunchMode.CHAINED: 2}
+_MODES = {LaunchMode.PLAIN: 0, LaunchMode.CHAINED: 1}
 _EPILOGUES = {Epilogue.STORE: 0, Epilogue.ADD: 1, Epilogue.GATED: 2}
 _FORMS = {form: number for number, form in enumerate(PackedForm)}
 _STEP_BYTES = {
@@ -150,7 +150,7 @@ def packed_candidates(w: Packed, n: int, rows: int, epilogue: Epilogue, device: 
     """Tiles worth measuring for a product of `n` finished outputs on this card."""
     parts = 2 if epilogue is Epilogue.GATED else 1
     tiles = [PackedTile(group * parts, depth) for group in range(1, 4 // parts + 1) for depth in (2, 3, 4, 6, 8)]
-    args = (w.form, w.segments, n, w.k, rows, epilogue, torch.float16, LaunchMode.EARLY, device)
+    args = (w.form, w.segments, n, w.k, rows, epilogue, torch.float16, LaunchMode.CHAINED, device)
     return [tile for tile in tiles if plan(*args, tile) is not None]
 
 

@@ -18,7 +18,18 @@ from pathlib import Path
 import torch
 import triton
 
-from kernels.gpu.tiles import CLASSES, MAX_SKINNY_ROWS, PACKED_TABLES, TABLES, PackedTile, Tile, default_tile, row_class
+from kernels.gpu.tiles import (
+    CLASSES,
+    MAX_SKINNY_ROWS,
+    PACKED_CLASSES,
+    PACKED_TABLES,
+    TABLES,
+    PackedTile,
+    Tile,
+    default_tile,
+    packed_class,
+    row_class,
+)
 
 Key = tuple[int, int, str, int]
 """n, k, what is computed, row class."""
@@ -92,7 +103,7 @@ def measured_here(card: str) -> Measured:
         return Measured()
 
 
-def tile_for(card: str, rows: int, n: int, k: int, epilogue: str) -> Tile:
+def tile_for(card: str, rows: int, n: int, k: int, epilogue: str, *, copy_engine: bool = False) -> Tile:
     """The tile for a product of 16-bit weights: measured on this box, or on a card named so, or the default. Where a
     chunk's class was not measured, that of larger passes serves."""
     classes = (row_class(rows), CLASSES[-1]) if rows > MAX_SKINNY_ROWS else (row_class(rows),)
@@ -100,28 +111,28 @@ def tile_for(card: str, rows: int, n: int, k: int, epilogue: str) -> Tile:
         for one in classes:
             if (n, k, epilogue, one) in table:
                 return table[n, k, epilogue, one]
-    return default_tile(rows, n, k)
+    return default_tile(rows, n, k, copy_engine=copy_engine)
 
 
 def packed_tile_for(card: str, rows: int, n: int, k: int, product: str) -> PackedTile | None:
     """The tile for a product, `form-epilogue`, of packed weights: measured on this box, or on a card named so; None
     where neither was."""
-    key = (n, k, product, row_class(rows))
+    key = (n, k, product, packed_class(rows))
     return measured_here(card).packed.get(key) or PACKED_TABLES.get(card, {}).get(key)
 
 
-def _key(row: list[object]) -> Key:
-    n, k, what, row_class = row[:4]
-    if not (_whole(n, 1) and _whole(k, 64) and isinstance(what, str) and row_class in CLASSES):
+def _key(row: list[object], classes: tuple[int, ...]) -> Key:
+    n, k, what, rows = row[:4]
+    if not (_whole(n, 1) and _whole(k, 64) and isinstance(what, str) and rows in classes):
         raise DamagedTiles(f"{row} names no product")
-    assert isinstance(n, int) and isinstance(k, int) and isinstance(row_class, int)  # noqa: PT018 - for the type checker
-    return n, k, what, row_class
+    assert isinstance(n, int) and isinstance(k, int) and isinstance(rows, int)  # noqa: PT018 - for the type checker
+    return n, k, what, rows
 
 
 def _dense(row: list[object]) -> tuple[Key, Tile]:
     if len(row) != 12:
         raise DamagedTiles(f"{row} has {len(row)} fields, a dense tile has 12")
-    key = _key(row)
+    key = _key(row, CLASSES)
     bm, bn, bk, warps, stages, swap, share, bulk = row[4:]
     fits = bm in _POWERS and bn in _POWERS and bk in _POWERS and warps in (1, 2, 4, 8) and _whole(stages, 1, 8)
     fits = fits and isinstance(swap, bool) and isinstance(bulk, bool) and not (bulk and share)
@@ -136,7 +147,7 @@ def _dense(row: list[object]) -> tuple[Key, Tile]:
 def _packed(row: list[object]) -> tuple[Key, PackedTile]:
     if len(row) != 6:
         raise DamagedTiles(f"{row} has {len(row)} fields, a packed tile has 6")
-    key = _key(row)
+    key = _key(row, PACKED_CLASSES)
     tiles, depth = row[4:]
     if not (_whole(tiles, 1, 4) and _whole(depth, 2, 8)) or (key[2].endswith("gated") and int(str(tiles)) % 2):
         raise DamagedTiles(f"{row} is no tile")

@@ -12,9 +12,9 @@ import torch
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import Packed, PackedForm
-from kernels.gpu.skinny import MAX_ROWS, device_of, packed_candidates, skinny, unpack_rows
+from kernels.gpu.skinny import device_of, packed_candidates, skinny, unpack_rows
 from kernels.gpu.tile_cache import Key, Measured
-from kernels.gpu.tiles import CLASSES, MAX_SKINNY_ROWS, PackedTile, Tile
+from kernels.gpu.tiles import CLASSES, MAX_SKINNY_ROWS, PACKED_CLASSES, PackedTile, Tile
 from kernels.gpu.timing import graph_ms
 
 CANDIDATES: dict[int, list[Tile]] = {
@@ -171,7 +171,7 @@ def _tune_packed(
     ws = [one, *(make_packed(form, product.weight_rows, k) for _ in range(_copies(one.nbytes) - 1))]
     dense = torch.empty((product.weight_rows, k), dtype=torch.float16, device="cuda")
     unpack_rows(one, dense)
-    for row_class in (c for c in CLASSES if c <= MAX_ROWS):
+    for row_class in PACKED_CLASSES:
         rows = measured_rows(row_class)
         x, start = _operands(product, rows)
         want = start.clone()

@@ -96,6 +96,17 @@ def test_a_share_that_would_never_read_is_refused(share: float) -> None:
         DecodeShare(share)
 
 
+def test_a_round_too_long_counts_for_the_next_chunk() -> None:
+    share = DecodeShare(0.5)
+    share.chunk_ran(1.0, decoding=1)
+    share.round_ran(1.75)
+    share.round_ran(1.0)  # owed nothing: no credit
+    share.chunk_ran(1.0, decoding=1)
+    assert not share.may_read(decoding=1)
+    share.round_ran(0.25)
+    assert share.may_read(decoding=1)
+
+
 def test_a_share_of_zero_owes_nothing() -> None:
     share = DecodeShare(0.0)
     share.chunk_ran(5.0, decoding=3)

@@ -196,18 +196,27 @@ def on_card(config: LlamaConfig, share: float | None) -> list[str]:
 @contextmanager
 def as_in_a_service(engine: Engine) -> Iterator[None]:
     """Start and end `engine` with the interpreter set as a service sets it."""
-    switching = sys.getswitchinterval()
+    with switching_as_served():
+        gc.disable()
+        engine.start()
+        try:
+            engine.wait_ready()
+            gc.freeze()
+            gc.enable()
+            yield
+        finally:
+            engine.close(10)
+            gc.enable()
+            gc.unfreeze()
+            torch.cuda.empty_cache()
+
+
+@contextmanager
+def switching_as_served() -> Iterator[None]:
+    """The interpreter changes threads as often as in a service."""
+    kept = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.disable()
-    engine.start()
     try:
-        engine.wait_ready()
-        gc.freeze()
-        gc.enable()
         yield
     finally:
-        engine.close(10)
-        gc.enable()
-        gc.unfreeze()
-        sys.setswitchinterval(switching)
-        torch.cuda.empty_cache()
+        sys.setswitchinterval(kept)

@@ -13,7 +13,7 @@ from engine.runner import drawn
 from kernels.draws import Draw
 from kernels.gpu import twins
 from kernels.gpu.draw import Choosing
-from kernels.gpu.launch import LaunchMode, LaunchPlan
+from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import PackedForm, pack16, unpack
 from kernels.gpu.replay import CudaProgram
@@ -113,9 +113,9 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
             )
 
     # Every mode of launching, whichever one serves.
-    served = program.launches
+    served = program.mode
     for mode in LaunchMode:
-        program.launches = LaunchPlan(mode, mode)
+        program.mode = mode
         bad = 0
         for size in (1, 8):
             for at in range(0, 24, size):
@@ -123,7 +123,7 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
                 bad += sum(not torch.equal(got[i], alone[at + i]) for i in range(size))
         wrong += bad
         row(f"bits {label} launched {mode}, passes of 1 and 8 rows, eager, captured, replayed: {bad}/48 differ")
-    program.launches = served
+    program.mode = served
 
     # Draws on the device, eager, captured, replayed, beside a row whose logits are asked for: the host's tokens.
     program.use_graphs = True

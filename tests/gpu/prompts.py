@@ -11,7 +11,7 @@ import torch
 
 from engine.models.llama import LlamaConfig
 from engine.rows import SlotRows, pack
-from kernels.gpu.launch import LaunchMode, LaunchPlan
+from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue
 from kernels.gpu.replay import CudaProgram
 from tests.gpu.setting import SHAPES, ShapeForm, Slots, build, matrices, read_rate, row
@@ -75,17 +75,15 @@ def prompt(shape: str, chunk: int, form: str = "bf16", length: int = 8192) -> No
     flop = 2.0 * weights * length
     seen = 4.0 * config.layers * config.attention.q_width * length * length / 2
     row(f"prompt {shape} {form} {length} tokens, chunks of {chunk}: the first reading {reader.read():.0f} ms")
-    served = reader.program.launches
-    for label, plan in {"served": served, **{str(m): LaunchPlan(m, m) for m in LaunchMode}}.items():
-        reader.program.launches = plan
+    for mode in LaunchMode:
+        reader.program.mode = mode
         ms = reader.captured()
         products, both = flop / ms / 1e9, (flop + seen) / ms / 1e9
         row(
-            f"prompt {shape} {form} chunks of {chunk} {label} ({plan.mode(chunk)}), graphs: {ms:.1f} ms, "
+            f"prompt {shape} {form} chunks of {chunk} {mode}, graphs: {ms:.1f} ms, "
             f"{length / ms * 1e3:.0f} tok/s, products {products:.0f} TFLOP/s, with attention {both:.0f}"
         )
-        if plan is not served:
-            _by_kernel(shape, config, length, str(plan.mode(chunk)), reader.kernels())
+        _by_kernel(shape, config, length, mode, reader.kernels())
 
 
 def _by_kernel(shape: str, config: LlamaConfig, length: int, mode: str, kernels: dict[str, Kernel]) -> None:

@@ -9,11 +9,11 @@ import triton
 
 from engine.cuda_shapes import read_bytes
 from kernels.gpu import linear as linear_module
-from kernels.gpu.launch import LaunchMode, LaunchPlan
+from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.packing import Packed, PackedForm
 from kernels.gpu.skinny import device_of, packed_candidates, skinny
-from kernels.gpu.tiles import PackedTile, row_class
+from kernels.gpu.tiles import PackedTile, packed_class
 from tests.gpu.setting import (
     SHAPES,
     ShapeForm,
@@ -41,22 +41,19 @@ def card() -> None:
 
 
 def step(shape: str, form: str = "bf16", context: int = 1024, rows: tuple[int, ...] = (1, 2, 4, 8, 16)) -> None:
-    """A whole decode step as it is served, and in each mode at one and eight requests."""
+    """A whole decode step as it is served, which is CHAINED here, and PLAIN."""
     config = SHAPES[shape]
     rate = read_rate()
     program = build_packed_dense(config, 16) if form == "packed16" else build(config, 16, form=ShapeForm(form))
-    served = program.launches
     slots = Slots(config, 16, context + 8)
     read = read_bytes(program, config)
     alone = 0.0
-    launches = {"served": served, **{str(mode): LaunchPlan(mode, mode) for mode in LaunchMode}}
-    for label, plan in launches.items():
-        program.launches = plan
-        for n in rows if plan is served else [r for r in rows if r in (1, 8)]:
+    for program.mode in (LaunchMode.CHAINED, LaunchMode.PLAIN):
+        for n in rows:
             ms = replay_ms(decode_graph(program, slots, n, context, config.vocab), 30)
             alone = alone or n / ms
             row(
-                f"step {shape} {form} {label} ({plan.mode(n)}) {n} requests at {context}: {ms:.3f} ms, "
+                f"step {shape} {form} {program.mode} {n} requests at {context}: {ms:.3f} ms, "
                 f"{n / ms * 1e3:.0f} tok/s, {read / ms / 1e9:.2f} TB/s of weights = "
                 f"{read / ms / 1e9 / rate:.3f} of the read rate, total {n / ms / alone:.2f}x of one"
             )
@@ -89,7 +86,9 @@ def packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "q8", "fp8", "nvfp
                 del ws, one
 
 
-def tune_packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "fp8"), rows: tuple[int, ...] = (1, 16)) -> None:
+def tune_packed(
+    shapes: list[str], forms: tuple[str, ...] = ("q4", "fp8"), rows: tuple[int, ...] = (1, 8, 16, 32)
+) -> None:
     """The packed kernel by tile and depth, to see what the computed ones miss."""
     for shape in shapes:
         for name, n, k, epilogue in matrices(SHAPES[shape]):
@@ -98,7 +97,7 @@ def tune_packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "fp8"), rows:
                 one = random_packed(PackedForm(form), wide, k)
                 copies = max(2, min(12, -(-300_000_000 // one.nbytes)))
                 ws = [one, *(random_packed(PackedForm(form), wide, k) for _ in range(copies - 1))]
-                for count in rows:
+                for count in (1, 8, 16, 32):
                     x = torch.randn(count, k, device="cuda").half()
                     dtype = torch.float16 if epilogue is Epilogue.GATED else torch.float32
                     out = torch.zeros(count, n, dtype=dtype, device="cuda")
@@ -111,7 +110,7 @@ def tune_packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "fp8"), rows:
                     computed = next(ms for ms, what in found if what == "computed")
                     if choice[0] < 0.98 * computed:
                         tiles, depth = choice[1].split("x")
-                        say(f'    ({n}, {k}, "{form}-{epilogue}", {row_class(count)}, {tiles}, {depth}),')
+                        say(f'    ({n}, {k}, "{form}-{epilogue}", {packed_class(count)}, {tiles}, {depth}),')
                     row(
                         f"tiles {shape} {name} {form} {count} rows, TB/s: "
                         + ", ".join(f"{what} {one.nbytes / ms / 1e9:.2f}" for ms, what in found)
@@ -180,7 +179,7 @@ def products(shape: str) -> None:
         cublas = partial(_cublas_layers, ws, xs, plain)
         theirs = min(graph_ms(cublas), graph_ms(cublas))
         cells = []
-        for mode in (LaunchMode.EARLY, LaunchMode.CHAINED):
+        for mode in LaunchMode:
             ours = partial(_our_layers, ws, xs, outs, kinds, mode)
             ms = min(graph_ms(ours), graph_ms(ours))
             cells.append(

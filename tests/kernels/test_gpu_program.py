@@ -17,10 +17,12 @@ from engine.runner import drawn
 from kernels.draws import GREEDY, make_draw
 from kernels.forms import Form, RawTensor
 from kernels.gpu import launch
-from kernels.gpu.launch import INTERPRETED, LaunchMode, LaunchPlan
+from kernels.gpu.draw import Choosing
+from kernels.gpu.launch import INTERPRETED, LaunchMode
 from kernels.gpu.packing import PackedForm
+from kernels.gpu.passes import PassShape
 from kernels.gpu.program import CudaOps
-from kernels.gpu.replay import CudaProgram, Pass
+from kernels.gpu.replay import CudaProgram
 from kernels.gpu.weights import FileWeights
 from tests.support.tiny_model import raw
 
@@ -145,7 +147,8 @@ def test_what_an_engine_will_meet_is_captured_before_it_comes(monkeypatch: pytes
     made._seen.clear()
     made.foresee(slots.base, 1000)
     known = dict(captured)
-    passes = 0
+    assert all(taken.replays == 1 for taken in captured.values())
+    passes = len(captured)
     for lengths in ([3], [600, 50, 1], [2, 999]):
         shares = [SlotRows(s, n, [1], logits=[0]) for s, n in enumerate(lengths)]
         for one in (GREEDY, sampled, replace(sampled, top_k=3)):
@@ -157,6 +160,34 @@ def test_what_an_engine_will_meet_is_captured_before_it_comes(monkeypatch: pytes
     made.run_draws(pack([SlotRows(0, 0, [1] * 300)]), slots.base, [])
     assert captured == known
     assert sum(taken.replays for taken in captured.values()) == passes + 1
+
+
+class Rehearsed:
+    """What stands for a captured graph: a replay runs its kernels."""
+
+    def __init__(self, enqueue: Callable[[], None]) -> None:
+        self.replay = enqueue
+
+
+def test_what_is_foreseen_is_tried_over_padding_alone(program: CudaProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(2)
+    slots.kv.fill_(7.0)
+    tried: list[object] = []
+
+    def capture(key: object, enqueue: Callable[[], None]) -> Rehearsed:
+        tried.append(key)
+        return Rehearsed(enqueue)
+
+    monkeypatch.setattr(program, "_capture", capture)
+    monkeypatch.setattr(program, "_ran", {(2, 2), (64, 1), Choosing.SEARCH})
+    monkeypatch.setattr(program, "use_graphs", True)
+    program.foresee(slots.base, CONFIG.context)
+    assert {key for key in tried if len(key) == 2} == {  # type: ignore[arg-type]
+        (PassShape(2, 2, 4, 0, 2), program.mode),
+        (PassShape(64, 0, 0, 1, 1), program.mode),
+        (PassShape(64, 0, 0, 1, 0), program.mode),
+    }
+    assert (slots.kv == 7.0).all()
 
 
 def test_what_was_never_compiled_is_not_captured(program: CudaProgram, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,29 +207,10 @@ def test_too_many_rows_are_refused(program: CudaProgram) -> None:
         program.run(pack([SlotRows(0, 0, [0] * 65)]), Slots(1).base)
 
 
-def test_a_row_alone_may_be_launched_in_a_way_of_its_own(program: CudaProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[Pass] = []
-    monkeypatch.setattr(program, "_steps", (passes.append,))
-    monkeypatch.setattr(program, "launches", LaunchPlan(alone=LaunchMode.CHAINED, joint=LaunchMode.EARLY))
-    for rows in (1, 2, 40):
-        program.run(pack([SlotRows(0, 0, [0] * rows)]), Slots(1).base)
-    assert [p.mode for p in passes] == [LaunchMode.CHAINED, LaunchMode.EARLY, LaunchMode.EARLY]
-
-
-@pytest.mark.parametrize(
-    ("default", "bytes_per_weight", "alone"),
-    [
-        (LaunchMode.EARLY, 2.0, LaunchMode.CHAINED),
-        (LaunchMode.EARLY, 1.0, LaunchMode.CHAINED),
-        (LaunchMode.EARLY, 0.625, LaunchMode.EARLY),
-        (LaunchMode.PLAIN, 2.0, LaunchMode.PLAIN),
-    ],
-)
-def test_wide_weights_chain_a_row_alone(
-    default: LaunchMode, bytes_per_weight: float, alone: LaunchMode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "default_mode", lambda _device: default)
-    assert launch.launch_plan(DEVICE, bytes_per_weight) == LaunchPlan(alone, default)
+@pytest.mark.parametrize("able", [True, False])
+def test_kernels_are_chained_where_the_card_can(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "has_copy_engine", lambda _device: able)
+    assert launch.default_mode(DEVICE) is (LaunchMode.CHAINED if able else LaunchMode.PLAIN)
 
 
 MIXED = llama.LlamaConfig(

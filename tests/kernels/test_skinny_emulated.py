@@ -50,7 +50,7 @@ def address(t: torch.Tensor | None) -> ctypes.c_void_p:
 def run(folder: Path, x: torch.Tensor, w: Packed, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile) -> None:
     rows, k = x.shape
     n = out.shape[1]
-    launch = plan(w.form, w.segments, n, k, rows, epilogue, x.dtype, LaunchMode.EARLY, CARD, tile)
+    launch = plan(w.form, w.segments, n, k, rows, epilogue, x.dtype, LaunchMode.CHAINED, CARD, tile)
     assert launch is not None
     assert launch.shared <= CARD.shared
     sizes = (rows, n, k, x.stride(0), out.stride(0))

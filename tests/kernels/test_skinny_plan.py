@@ -22,7 +22,7 @@ def planned(
     wide = 2 * n if epilogue is Epilogue.GATED else n
     segments = 8 if wide <= 8192 and k >= 2048 else 4
     chosen = PackedTile(**tile) if tile else None
-    return plan(form, segments, n, k, rows, epilogue, torch.float16, LaunchMode.EARLY, card, chosen)
+    return plan(form, segments, n, k, rows, epilogue, torch.float16, LaunchMode.CHAINED, card, chosen)
 
 
 @pytest.mark.parametrize("card", CARDS)

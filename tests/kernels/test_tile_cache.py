@@ -20,7 +20,7 @@ from kernels.gpu.tile_cache import (
     tile_for,
     write,
 )
-from kernels.gpu.tiles import TABLES, PackedTile, Tile, default_tile
+from kernels.gpu.tiles import PACKED_TABLES, TABLES, PackedTile, Tile, default_tile
 
 CARD = "NVIDIA H200"
 DENSE = {(4096, 4096, "add", 16): Tile(32, 64, 128, 8, 3, swap=True, share=48)}
@@ -39,21 +39,27 @@ def test_what_was_measured_here_comes_first() -> None:
     write(path_for(CARD), Measured(DENSE, PACKED))
     assert read(path_for(CARD)) == Measured(DENSE, PACKED)
     assert tile_for(CARD, 5, 4096, 4096, "add") == DENSE[4096, 4096, "add", 16]
-    assert packed_tile_for(CARD, 5, 4096, 4096, "q4-add") == PackedTile(3, 4)
+    assert packed_tile_for(CARD, 12, 4096, 4096, "q4-add") == PackedTile(3, 4)
     assert tile_for(CARD, 1, 4096, 4096, "add") == TABLES[CARD][4096, 4096, "add", 2]
     assert tile_for("another card", 5, 4096, 4096, "add") == default_tile(5, 4096, 4096)
 
 
 def test_without_a_file_the_tables_that_ship_serve() -> None:
     assert tile_for(CARD, 5, 4096, 4096, "add") == TABLES[CARD][4096, 4096, "add", 16]
-    assert packed_tile_for(CARD, 5, 4096, 4096, "q4-add") is None
+    assert packed_tile_for(CARD, 5, 4096, 4096, "q4-add") == PACKED_TABLES[CARD][4096, 4096, "q4-add", 8]
+    assert packed_tile_for(CARD, 5, 4096, 4096, "q6-add") is None
+
+
+def test_prompts_of_a_card_with_a_copy_engine_use_it() -> None:
+    assert tile_for("another card", 300, 4096, 4096, "add", copy_engine=True).bulk
+    assert not tile_for("another card", 300, 4096, 4096, "add").bulk
+    assert tile_for("another card", 8, 4096, 4096, "add", copy_engine=True) == default_tile(8, 4096, 4096)
 
 
 def test_a_chunk_that_was_not_measured_takes_the_tile_of_larger_passes() -> None:
-    assert tile_for(CARD, 300, 4096, 4096, "add") == tile_for(CARD, 2048, 4096, 4096, "add")
-    own = Tile(128, 128, 64, 8, 3)
-    write(path_for(CARD), Measured({(4096, 4096, "add", 512): own}, {}))
-    measured_here.cache_clear()
+    own, larger = Tile(128, 128, 64, 8, 3), Tile(256, 128, 64, 8, 3)
+    write(path_for(CARD), Measured({(4096, 4096, "add", 512): own, (64, 4096, "add", 4096): larger}, {}))
+    assert tile_for(CARD, 300, 64, 4096, "add") == larger
     assert tile_for(CARD, 300, 4096, 4096, "add") == own
     assert tile_for(CARD, 2048, 4096, 4096, "add") == TABLES[CARD][4096, 4096, "add", 4096]
 
