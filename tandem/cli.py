@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 
 from tandem import output
 from tandem.exits import CommandError, Exit
+from tandem.reading import read_quickly
 
 
 class CommandSpec(NamedTuple):
@@ -87,6 +88,7 @@ def load(name: str) -> Any:
             raise TypeError(f"{spec.module}.app must hold several commands")
         command = command.commands[name]
     command.name = name
+    read_quickly(command)
     return command
 
 
@@ -116,6 +118,7 @@ def root(
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     command = typer.main.get_command(app)
+    read_quickly(command)
     try:
         code = command.main(args=list(args), prog_name="tandem", standalone_mode=False)
     except CommandError as why:

@@ -11,6 +11,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import fake_health
+from tests.support.fake_health import FakeHealth
+
 HEAVY = {"torch", "numpy", "rich", "textual", "httpx", "msgspec", "psutil", "asyncio", "uvicorn", "pydantic"}
 
 
@@ -39,6 +42,14 @@ def test_a_commands_help_imports_no_torch() -> None:
     names = ["serve", "start", "chat", "config", "bench"]
     code = f"from tandem.cli import run\nassert [run([name, '--help']) for name in {names}] == [0] * {len(names)}"
     assert modules_after(code) & {"torch", "textual", "httpx"} == set()
+
+
+def test_a_snapshot_is_printed_without_pydantic_or_httpx() -> None:
+    """Each takes as long to import as a fifth of the console's start: flags that are texts, or not given, are read
+    without the one, the first snapshot without the other."""
+    with FakeHealth(fake_health.crowd) as server:
+        code = f"from tandem.cli import run\nassert run(['console', '--once', '--json', '--url', '{server.url}']) == 0"
+        assert modules_after(code) & {"pydantic", "httpx", "textual", "torch"} == set()
 
 
 ROOT = Path(__file__).parents[2]
