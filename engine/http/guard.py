@@ -104,13 +104,13 @@ class Guard:
 
     def may_see_inside(self, scope: Scope) -> bool:
         """Whether the body of `/health`, `/metrics` and `/slots` is for this client: loopback, or one with a token."""
-        return _is_local(scope) or self._token_of(scope) is not None
+        return is_local(scope) or self._token_of(scope) is not None
 
     def may_act(self, scope: Scope) -> bool:
         """Whether this client may use the engine's controls: with the admin token where there is one, else loopback."""
         if self.service.admin_token or self._keyring.has(ADMIN):
             return self._token_of(scope) == ADMIN
-        return _is_local(scope)
+        return is_local(scope)
 
     def require_inside(self, scope: Scope) -> None:
         """Raises RequestError(403) for a client that may not see inside."""
@@ -152,7 +152,7 @@ def _bearer(scope: Scope) -> str | None:
     return given.strip() if scheme.lower() == "bearer" else None
 
 
-def _is_local(scope: Scope) -> bool:
+def is_local(scope: Scope) -> bool:
     """A forwarded request is not local, however near the proxy that sends it."""
     client = scope.get("client")
     forwarded = any(header(scope, name) is not None for name in _FORWARDED)

@@ -7,14 +7,15 @@ from urllib.parse import parse_qs
 import msgspec
 
 from engine.api import EnginePort, ServedModel
-from engine.http.guard import Guard
+from engine.http.guard import Guard, is_local
 from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
-from engine.http.wire import Header, Receive, Scope, Send, respond
+from engine.http.wire import AGAIN_KEY, Answer, Header, Receive, Scope, Send, header, respond
 from engine.inbox import loading
 from engine.protocol import Health, Lane, LaneState, SlotView, Status, encode
 from engine.request import RequestError
 
+_ITS_OWN = (b"x-request-id", b"origin")
 _NO_STORE: list[Header] = [(b"cache-control", b"no-store")]
 
 
@@ -72,11 +73,22 @@ class Pages:
 
     async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The status for everyone, the body for loopback and for tokens."""
+        answer = self._health(inside=self._guard.may_see_inside(scope))
+        # Tokens may change, and what a page or a client's own id adds stays with its request.
+        if scope["method"] == "GET" and is_local(scope) and not any(header(scope, name) for name in _ITS_OWN):
+            scope[AGAIN_KEY] = self._health_again
+        await respond(scope, send, answer.status, answer.body, headers=answer.headers)
+
+    def _health(self, *, inside: bool) -> Answer:
         health = self._engine.health()
         ok = health.status is Status.OK
-        body = encode(health) if self._guard.may_see_inside(scope) else b""
         headers = _NO_STORE if ok else [*_NO_STORE, (b"retry-after", b"2")]
-        await respond(scope, send, 200 if ok else 503, body, headers=headers)
+        return Answer(200 if ok else 503, encode(health) if inside else b"", headers)
+
+    def _health_again(self) -> Answer:
+        answer = self._health(inside=True)
+        self._metrics.responded("/health", answer.status)
+        return answer
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._guard.require_inside(scope)

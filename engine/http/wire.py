@@ -17,6 +17,8 @@ Header = tuple[bytes, bytes]
 
 JSON = b"application/json"
 CONTEXT_KEY = "tandem.context"
+AGAIN_KEY = "tandem.again"
+"""In a scope: the `Again` with which the connection may answer the same bytes."""
 
 
 @dataclass(slots=True)
@@ -32,6 +34,19 @@ class Context:
     @property
     def started(self) -> bool:
         return self.status != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole JSON answer."""
+
+    status: int
+    body: bytes
+    headers: Sequence[Header]
+
+
+Again = Callable[[], Answer]
+"""Makes an answer anew that depends on nothing of its request but its bytes and where it comes from."""
 
 
 def new_id() -> str:
