@@ -67,6 +67,8 @@ class CudaRunner:
         self._device_base = torch.from_numpy(self._base.view(np.int64)).to(self._device)
         self._windows = np.array([kv.window(slot) for slot in range(slots)], np.int64)
         self.program.foresee(self._base, int(self._windows.max()))
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # buffers that grew, and what capturing took for a moment
 
     def forward(self, batch: RowBatch) -> NDArray[np.float32]:
         if self._base is None:

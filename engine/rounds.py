@@ -48,7 +48,10 @@ class Rounds:
     def joint_round(self) -> bool:
         """One row of every decoding slot in one pass. Whether anything decoded."""
         state = self._state
-        choices = [c for c in state.decoding() if self._commit(c, c.slot.state.rows + 1)]
+        calm = state.pool.calm
+        choices = [
+            c for c in state.decoding() if c.slot.state.rows < calm[c.slot.id] or self._commit(c, c.slot.state.rows + 1)
+        ]
         choices = [c for c in choices if c.slot.running is c]
         if not choices:
             return False

@@ -22,9 +22,10 @@ class QuickOption(TyperOption):
     def _stands(self, value: Any) -> bool:
         if value is None:
             return True
-        kind = self.type_descriptor.annotation
-        if self.type_descriptor.parameter_info.parser is not None:
-            return False
+        described = getattr(self, "type_descriptor", None)
+        if described is None or described.parameter_info.parser is not None:
+            return False  # another typer keeps it elsewhere
+        kind = described.annotation
         if kind == list[str]:
             return isinstance(value, list) and all(map(_plain, value))
         return _plain(value) if kind is str else type(value) is kind and value is self.default

@@ -71,6 +71,7 @@ class _Slot:
     """One slot's range and page map: `pages[t]` pages of tensor `t` are backed, or being backed by the helper, from its
     start; `ready[t]` of them are there, enough for `ready_rows` rows."""
 
+    index: int
     range: KvRange
     window: int
     offsets: tuple[int, ...]
@@ -123,10 +124,12 @@ class KvPool:
         self._by_kind = dict.fromkeys(("engine", "drafter", *self._kinds), 0)
         self._committed = self._peak = self._commits = self._releases = self._refused = 0
         self._slots: list[_Slot] = []
+        self.calm = [0] * len(windows)
+        """Rows of each slot up to which `commit` has nothing to do: what a round may look at instead of calling it."""
         self._takes_ahead = ranges.ahead and backing is KvBacking.POOLED
         try:
             for window in windows:
-                self._slots.append(self._reserve(window))
+                self._slots.append(self._reserve(len(self._slots), window))
             if backing is KvBacking.WHOLE_WINDOW:
                 for slot, window in enumerate(windows):
                     self.commit(slot, window)
@@ -134,14 +137,16 @@ class KvPool:
             self.close()
             raise
 
-    def _reserve(self, window: int) -> _Slot:
+    def _reserve(self, index: int, window: int) -> _Slot:
         limits = tuple(_pages(window * row, self._page) for row in self._row_bytes)
         offsets: list[int] = []
         end = 0
         for limit in limits:
             offsets.append(end)
             end += limit * self._page
-        return _Slot(self._ranges.reserve(end), window, tuple(offsets), limits, [0] * len(limits), [0] * len(limits))
+        return _Slot(
+            index, self._ranges.reserve(end), window, tuple(offsets), limits, [0] * len(limits), [0] * len(limits)
+        )
 
     def base(self, slot: int, tensor: int) -> int:
         """Address of row 0 of the slot's `tensor` (index into the layout)."""
@@ -174,10 +179,10 @@ class KvPool:
     def commit(self, slot: int, rows: int) -> int:
         """Back rows [0, rows + margin) of the slot, capped at its window; return the bytes newly taken.
 
-        One comparison where they are backed already. New pages are zero. With a helper, [0, rows) are backed on return
-        and the margin may be on its way; its bytes count as taken by the commit that first needs them. Raises
-        CommitRefused where the guard or the system has no memory, with what the slot held before left as it was;
-        ValueError for more rows than the window.
+        One comparison where they are backed already; `calm` is the same without a call. New pages are zero. With a
+        helper, [0, rows) are backed on return and the margin may be on its way; its bytes count as taken by the commit
+        that first needs them. Raises CommitRefused where the guard or the system has no memory, with what the slot held
+        before left as it was; ValueError for more rows than the window.
         """
         entry = self._slots[slot]
         target = min(rows + self._margin, entry.window)
@@ -237,6 +242,7 @@ class KvPool:
     def _make_ready(self, entry: _Slot, pages: list[int]) -> None:
         entry.ready = list(pages)
         entry.ready_rows = self._backed_rows(entry, entry.ready)
+        self._calm(entry)
 
     def _wanted(self, entry: _Slot, target: int) -> list[int]:
         rows = zip(self._row_bytes, entry.pages, strict=True)
@@ -304,6 +310,11 @@ class KvPool:
             self._committed += change
         entry.pages = pages
         entry.rows = self._backed_rows(entry, pages)
+        self._calm(entry)
+
+    def _calm(self, entry: _Slot) -> None:
+        covered = entry.window if entry.rows == entry.window else entry.rows - self._margin
+        self.calm[entry.index] = max(0, min(covered, entry.ready_rows))
 
     def _backed_rows(self, entry: _Slot, pages: list[int]) -> int:
         backed = min(have * self._page // row for row, have in zip(self._row_bytes, pages, strict=True))
