@@ -6,6 +6,7 @@ Torch is imported where a card is used and no sooner: a process that serves on t
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -190,6 +191,8 @@ class TorchCuda:
         return look()
 
     def open(self, card: Card) -> OpenCard:
+        # Read when torch is first imported: what loading frees then goes back, though weights lie beside it.
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         import torch
 
         from engine.torch_card import TorchCard
