@@ -19,8 +19,8 @@ if not torch.cuda.is_available():
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What needs more than a checkout, such as a browser.
-APART = (Path(__file__).parent / "web",)
+# What needs more than a checkout, such as a browser or a model of a gigabyte.
+APART = tuple(Path(__file__).parent / path for path in ("web", "exactness/test_large_model.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def logging_as_it_was() -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A folder with a target of its own is collected only where it is asked for by name."""
+    """What is run apart from the rest is collected only where it is asked for by name."""
     asked = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
     if collection_path in APART and not any(path.is_relative_to(collection_path) for path in asked):
         return True

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gguf
+import numpy as np
 import pytest
 
 from engine.tokenizer import load_tokenizer
 from engine.weights.gguf import open_gguf
 from tests.exactness import teacher_forcing as forced
+from tests.support.gguf_files import TinyLlama, write_tiny_llama
 from tests.support.models import default_model
-
-MOST_UNPACKED_LOSS_RATIO = 0.0005
 
 
 @pytest.mark.model
@@ -18,18 +21,36 @@ def test_predictions_over_float32_weights_are_the_peers() -> None:
     mine = forced.predicted(forced.float32_runner(default_model()), forced.texts(tokenizer))
     agreement = forced.compare(mine, forced.recorded(forced.DATA / "smollm2_peer_unpacked.json"))
     assert agreement.positions == 1000
-    assert agreement.rate >= forced.LEAST_AGREEMENT
-    assert abs(agreement.loss_ratio) <= MOST_UNPACKED_LOSS_RATIO
+    assert agreement.within(forced.FLOAT32)
 
 
 @pytest.mark.model
 def test_predictions_over_quantised_weights_are_the_peers() -> None:
     model = forced.load_model(default_model())
-    mine = forced.ours(model, forced.texts(model.served.tokenizer))
+    mine = forced.predicted(model.runner, forced.texts(model.served.tokenizer))
     agreement = forced.compare(mine, forced.recorded(forced.DATA / "smollm2_peer.json"))
     assert agreement.positions == 1000
-    assert agreement.rate >= forced.LEAST_AGREEMENT
-    assert abs(agreement.loss_ratio) <= forced.MOST_LOSS_RATIO
+    assert agreement.within(forced.QUANTISED)
+
+
+def test_the_float32_copy_holds_what_our_side_takes(tmp_path: Path) -> None:
+    form = gguf.GGMLQuantizationType.Q4_K
+    path = write_tiny_llama(tmp_path / "tiny.gguf", TinyLlama(arch="qwen2", width=256, hidden=256, form=form))
+    taken = forced.Unpacked(open_gguf(path).tensors)
+    with forced.unpacked(path) as file:
+        copy = open_gguf(file)
+        assert dict(copy.metadata).keys() == dict(open_gguf(path).metadata).keys()
+        assert copy.tensors.keys() == taken.keys()
+        for name, raw in copy.tensors.items():
+            assert (raw.form, raw.shape) == (taken[name].form, taken[name].shape)
+            np.testing.assert_array_equal(raw.data, taken[name].data)
+    assert not file.exists()
+
+
+def test_a_record_reads_back(tmp_path: Path) -> None:
+    kept = [forced.Prediction(7, 0.25, -1.5), forced.Prediction(0, 12.0625, -0.00001)]
+    forced.record(tmp_path / "peer.json", kept)
+    assert forced.recorded(tmp_path / "peer.json") == kept
 
 
 def test_the_comparison_counts_only_where_the_peer_is_sure() -> None:
@@ -40,7 +61,9 @@ def test_the_comparison_counts_only_where_the_peer_is_sure() -> None:
     assert (agreement.positions, agreement.clear, agreement.agreeing) == (3, 2, 1)
     assert agreement.loss == pytest.approx(2.1)
     assert agreement.loss_ratio == pytest.approx(0.05)
-    assert not agreement.passed
-    assert forced.compare(peer, peer).passed
+    assert not agreement.within(forced.QUANTISED)
+    assert forced.compare(peer, peer).within(forced.FLOAT32)
+    assert not agreement.within(forced.Bounds(agreement=0.5, loss_ratio=0.04))
+    assert agreement.within(forced.Bounds(agreement=0.5, loss_ratio=0.06))
     with pytest.raises(ValueError, match="zip"):
         forced.compare(mine[:2], peer)
