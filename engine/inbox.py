@@ -39,7 +39,8 @@ class Inbox:
     """What other threads left for the engine thread, and how many requests are inside.
 
     At most `queue_limit` requests wait beyond those that free slots can take. The counts are kept under one lock, so
-    that requests that arrive together cannot all take the last place.
+    that requests that arrive together cannot all take the last place. Whoever leaves gives its place back at once, even
+    where the engine hears of it only after a round.
     """
 
     def __init__(self, queue_limit: int) -> None:
@@ -50,7 +51,7 @@ class Inbox:
         self._closed: Callable[[], RequestError] | None = loading
         self._opened = False
         self._live: set[str] = set()
-        self._running = 0
+        self._waiting: set[str] = set()
         self._free_slots = 0
         self.refused = 0
 
@@ -80,6 +81,7 @@ class Inbox:
                 self.refused += 1
                 raise error
             self._live.add(request.id)
+            self._waiting.add(request.id)
             self._items.append(Submission(request, sink))
         self._wake.set()
 
@@ -90,12 +92,10 @@ class Inbox:
         return error
 
     def cancel(self, request_id: str) -> None:
-        self._items.append(Cancel(request_id))
-        self._wake.set()
+        self._leave(Cancel(request_id))
 
     def end(self, request_id: str, error: RequestError, ending: Ending) -> None:
-        self._items.append(End(request_id, error, ending))
-        self._wake.set()
+        self._leave(End(request_id, error, ending))
 
     def wake(self) -> None:
         self._wake.set()
@@ -120,15 +120,21 @@ class Inbox:
         with self._lock:
             self._free_slots += 1
 
-    def request_runs(self) -> None:
+    def request_runs(self, request_id: str) -> None:
         """A request left the queue: its first choice has a slot."""
         with self._lock:
-            self._running += 1
+            self._waiting.discard(request_id)
 
-    def request_ended(self, request_id: str, *, ran: bool) -> None:
+    def request_ended(self, request_id: str) -> None:
         with self._lock:
             self._live.discard(request_id)
-            self._running -= ran
+            self._waiting.discard(request_id)
+
+    def _leave(self, item: Cancel | End) -> None:
+        with self._lock:
+            self._waiting.discard(item.request_id)
+            self._items.append(item)
+        self._wake.set()
 
     def _refusal(self, request: Request) -> RequestError | None:
         if self._closed is not None:
@@ -137,7 +143,7 @@ class Inbox:
             return RequestError(
                 f"a request with the id {request.id!r} is running", status=400, code="duplicate_request_id", param="id"
             )
-        waiting = len(self._live) - self._running
+        waiting = len(self._waiting)
         if waiting >= self._queue_limit + self._free_slots:
             message = reasons.queue_full(self._queue_limit, waiting)
             return RequestError(message, status=503, code="queue_full", retry_after=QUEUE_FULL_RETRY_S)

@@ -91,7 +91,7 @@ class Lifecycle:
         job.waiting = None
         job.cached_tokens = cached
         job.max_tokens = place.max_tokens
-        self._state.inbox.request_runs()
+        self._state.inbox.request_runs(job.request.id)
         asked = job.request.max_tokens
         cut_from = asked if asked is not None and asked > place.max_tokens else None
         job.sink.put(Admitted(place.slot, cached, place.max_tokens, cut_from))
@@ -157,7 +157,7 @@ class Lifecycle:
             state.queue.remove(job)
         state.settled = False
         state.counters.endings[ending] += 1
-        state.inbox.request_ended(job.request.id, ran=job.admitted)
+        state.inbox.request_ended(job.request.id)
         if event is not None:
             job.sink.put(event)
         now = state.clock()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engine.config import EngineConfig
+from engine.counters import Ending
 from engine.inbox import Inbox, draining
 from engine.protocol import WaitState
 from engine.request import (
@@ -58,6 +59,22 @@ def test_the_bound_counts_waiting_requests_beyond_free_slots(rig: Make) -> None:
     r.turns(2)
     with pytest.raises(RequestError, match="1 request waiting, the limit is 1"):
         r.submit(PROMPT, 5)
+
+
+def test_who_left_holds_no_place_though_the_engine_has_not_heard_of_it(rig: Make) -> None:
+    r = rig(parallel=1, config=configured(queue_limit=1))
+    _, runs = r.submit(PROMPT, 5)
+    r.turns(1)
+    for _ in range(5):
+        r.engine.cancel(r.submit(PROMPT, 5)[0])
+        r.engine.end(r.submit(PROMPT, 5)[0], draining(), Ending.TIMEOUT)
+    _, waits = r.submit(PROMPT[::-1], 5)
+    with pytest.raises(RequestError, match="1 request waiting, the limit is 1"):
+        r.submit(PROMPT, 5)
+    r.settle()
+    assert [runs.tokens(), waits.tokens()] == [greedy(PROMPT, 5), greedy(PROMPT[::-1], 5)]
+    totals = r.engine.health().parallel.totals
+    assert (totals.served, totals.abandoned, totals.timeouts, totals.refused) == (2, 5, 5, 1)
 
 
 def test_a_wait_says_why_once(rig: Make) -> None:
