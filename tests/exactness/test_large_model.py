@@ -17,6 +17,8 @@ from engine.weights.gguf import open_gguf
 from tests.exactness import teacher_forcing as forced
 
 MODEL = "qwen2.5-coder-1.5b"
+ROUNDED = forced.Bounds(agreement=0.997, loss_ratio=0.002)
+"""What rounding activations to 8 bits, on our side alone, may take: two of the 963 sure positions."""
 
 
 @pytest.fixture
@@ -41,4 +43,4 @@ def test_predictions_over_float32_weights_are_the_peers(model: Path) -> None:
 def test_predictions_over_quantised_weights_are_those_of_the_peer_over_float32_ones(model: Path) -> None:
     found = agreement(model, forced.load_model(model).runner)
     assert found.positions == 1000
-    assert found.within(forced.FLOAT32)
+    assert found.within(ROUNDED)
