@@ -18,8 +18,8 @@ class EngineConfig:
     None means "by the box": `max_len` the model's own window as far as the box holds it, `side_max_len`
     min(65,536, max_len), `decode_share` 0.5 and on a card 0.35, `floor_bytes` min(15 GiB, 10 % of total),
     `hard_floor_bytes` two thirds of the floor, `side_min_room` min(16,384, a quarter of the side window), `threads` the
-    cores this process may use. The ledger of requests lies in `state_dir`, for `ledger_days` and `ledger_rows` at most;
-    0 days, or no directory, is no ledger.
+    cores this process may use. A `request_timeout_s` of infinity is no limit. The ledger of requests lies in
+    `state_dir`, for `ledger_days` and `ledger_rows` at most; 0 days, or no directory, is no ledger.
     """
 
     model: Path

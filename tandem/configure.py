@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from engine.config import EngineConfig, ServiceConfig
@@ -33,7 +34,7 @@ def engine_config(settings: Settings, model: Path, model_name: str) -> EngineCon
         decode_share=settings.decode_share,
         queue_limit=settings.queue_limit,
         queue_timeout_s=settings.queue_timeout,
-        request_timeout_s=settings.request_timeout,
+        request_timeout_s=settings.request_timeout or math.inf,
         side_slot0_wait_s=settings.side_slot0_wait_s,
         side_home_wait_s=settings.side_home_wait_s,
         side_min_room=settings.side_min_room,

@@ -72,7 +72,16 @@ class Place:
 
     @property
     def floors(self) -> Floors:
+        """Raises ValueError where the settings' floors do not go with this memory."""
         return default_floors(self.reading.total, self.settings.parallel_floor_gb, self.settings.kv_hard_floor_gb)
+
+    @property
+    def room(self) -> int:
+        """Bytes above the floor; below 0 where something holds them, none where the floors do not do."""
+        try:
+            return self.reading.available - self.floors.floor
+        except ValueError:
+            return 0
 
 
 def examine(resolved: Resolved) -> DoctorReport:
@@ -160,12 +169,16 @@ def _cores(settings: Settings) -> Line:
 
 
 def _memory(what: str, place: Place) -> Line:
-    reading, floors = place.reading, place.floors
+    reading = place.reading
+    try:
+        floors = place.floors
+    except ValueError as why:
+        return Line(what, Verdict.FAIL, str(why))
     detail = (
         f"{size(reading.available)} of {size(reading.total)} available ({reading.source}); "
         f"floor {size(floors.floor)}, hard floor {size(floors.hard_floor)}"
     )
-    return Line(what, Verdict.OK if reading.available > floors.floor else Verdict.FAIL, detail)
+    return Line(what, Verdict.OK if place.room > 0 else Verdict.FAIL, detail)
 
 
 def _port(settings: Settings) -> Line:
@@ -303,7 +316,7 @@ def _advise(path: Path, settings: Settings, place: Place) -> SlotAdvice:
         main_window=main,
         side_window=min(settings.side_max_len or SIDE_WINDOW, main),
         weights=path.stat().st_size,
-        room=place.reading.available + held - place.floors.floor,
+        room=place.room + held,
         cores=place.cores,
         rounds={} if served is None else {stat.rows: stat for stat in served.round_stats},
     )

@@ -159,7 +159,10 @@ def _of_engine(settings: Settings, document: Residency, found: Health, url: str)
 
 def _of_this_box(settings: Settings, document: Residency, asked: str) -> Basis:
     reading = open_probe().read()
-    floor = default_floors(reading.total, floor=settings.parallel_floor_gb).floor
+    try:
+        floor = default_floors(reading.total, floor=settings.parallel_floor_gb).floor
+    except ValueError as why:
+        raise CommandError(str(why), Exit.USAGE) from why
     margin = document.margin_bytes if document.margin_bytes is not None else settings.role_reload_margin_gb
     growth = growth_to_come(declared_peak=document.engine_peak_bytes, holds=0, longest_window=0)
     figures = PlanFigures(reading.source, reading.available, floor, margin, growth)

@@ -18,6 +18,7 @@ from tandem import output
 from tandem.configure import check_free, check_host, crowded, engine_config, service_config, state_dir
 from tandem.exits import CommandError, Exit
 from tandem.flags import with_engine_flags
+from tandem.floors import check_floors
 from tandem.origins import Flags, Resolved, resolve
 from tandem.register import registered, write_launch
 from tandem.service.claims import check_unclaimed, end_with
@@ -84,6 +85,7 @@ def refuse_early(resolved: Resolved, *, supervised: bool = False) -> None:
     check_host(resolved)
     check_free(resolved.settings)
     if not supervised:
+        check_floors(resolved)
         check_unclaimed(resolved.settings.port, state_dir(resolved.settings))
 
 

@@ -242,7 +242,12 @@ class Settings:
         QUEUE, SECONDS, 240.0, "How long a request waits for a slot before it is refused with 429.", unit="s", flag=True
     )
     request_timeout: float = _row(
-        QUEUE, SECONDS, 3600.0, "How long a request may take in all, waiting included.", unit="s", flag=True
+        QUEUE,
+        SECONDS,
+        3600.0,
+        "How long a request may take in all, waiting included; 0 sets no limit.",
+        unit="s",
+        flag=True,
     )
 
     residency_file: Path | None = _row(

@@ -36,7 +36,7 @@ class Floors:
 def default_floors(total: int, floor: int | None = None, hard_floor: int | None = None) -> Floors:
     """The floors of a box with `total` bytes: min(15 GiB, 10 % of total), and two thirds of it, where not set.
 
-    Raises ValueError where a floor is negative, or the hard floor lies above the floor.
+    Raises ValueError where a floor is negative, the hard floor lies above the floor, or the floor leaves nothing.
     """
     if floor is None:
         floor = min(15 * GIB, total // 10)
@@ -44,6 +44,8 @@ def default_floors(total: int, floor: int | None = None, hard_floor: int | None 
         hard_floor = floor * 2 // 3
     if floor < 0:
         raise ValueError(f"TANDEM_PARALLEL_FLOOR_GB must be 0 or more, got {size(floor)}")
+    if floor >= total:
+        raise ValueError(f"TANDEM_PARALLEL_FLOOR_GB must be below the {size(total)} of memory, got {size(floor)}")
     if not 0 <= hard_floor <= floor:
         raise ValueError(
             f"TANDEM_KV_HARD_FLOOR_GB must lie between 0 and the floor (TANDEM_PARALLEL_FLOOR_GB, {size(floor)}), "

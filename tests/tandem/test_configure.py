@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ def test_the_ledger_and_the_aliases_follow_the_settings(monkeypatch: pytest.Monk
     config = engine_config(settings, Path("m.gguf"), "m")
     assert (config.ledger_days, config.ledger_rows) == (0.0, 5)
     assert service_config(settings).vllm_metrics
+
+
+def test_a_request_timeout_of_0_is_no_limit() -> None:
+    settings = resolve(environ={"TANDEM_REQUEST_TIMEOUT": "0"}).settings
+    assert engine_config(settings, Path("m.gguf"), "m").request_timeout_s == math.inf
 
 
 def test_more_threads_than_cores_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,9 @@ def test_a_floor_above_the_memory_is_told(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setenv("TANDEM_PORT", "0")
     monkeypatch.setenv("TANDEM_PARALLEL_FLOOR_GB", "1000000")
     assert run(["doctor", "--json"]) == Exit.FAILURE
-    assert lines_of(capsys)["memory"][0] == "fail"
+    verdict, detail = lines_of(capsys)["memory"]
+    assert verdict == "fail"
+    assert "TANDEM_PARALLEL_FLOOR_GB must be below the" in detail
 
 
 def test_a_host_that_wants_keys_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,8 @@ def test_floors_that_make_no_sense_name_their_setting():
         default_floors(20 * GIB, floor=-GIB)
     with pytest.raises(ValueError, match=r"TANDEM_KV_HARD_FLOOR_GB.*2 GiB.*3 GiB"):
         default_floors(20 * GIB, floor=2 * GIB, hard_floor=3 * GIB)
+    with pytest.raises(ValueError, match="TANDEM_PARALLEL_FLOOR_GB must be below the 20 GiB of memory, got 20 GiB"):
+        default_floors(20 * GIB, floor=20 * GIB)
 
 
 COST = SlotCost(engine_bytes=GIB, state_bytes=GIB // 2, row_bytes=MIB)
