@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.command import Provider
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
@@ -28,10 +31,8 @@ from console.engines import ASIDE_S, POLL_S, RETRY_S, HealthSource, Watched, pac
 from console.feeding import FEED_S
 from console.history import Track, ended_requests
 from console.look import ThemeName, look
-from console.palette import Commands, Palette
 from console.past import KEPT_BYTES
 from console.playhead import LIVE, Playhead
-from console.recording import Recorder
 from console.screen import Link, ScreenView
 from console.signals import hear_signals
 from console.spans import literal
@@ -42,10 +43,12 @@ from console.views import ViewName, ViewState
 from console.widgets.board import Board, Touched
 from console.widgets.confirm import ConfirmScreen
 from console.widgets.filter_bar import FilterBar
-from console.widgets.help_screen import HelpScreen
 from console.widgets.notice import NoticeBar
 from console.widgets.theme import AsciiFilter, default_variables, textual_name, textual_theme
 from engine.protocol import Health
+
+if TYPE_CHECKING:
+    from console.recording import Recorder
 
 _PANEL_PAGE = 8
 # While no answer comes the picture still grows older: it is shown anew this often.
@@ -71,6 +74,12 @@ class SnapshotMissed(Message):
     engine: int = 0
 
 
+def _commands() -> type[Provider]:
+    from console.palette import Commands
+
+    return Commands
+
+
 class ConsoleApp(App[int]):
     """The whole screen. The engine shown is asked every `poll_s`, less often where that costs too much (`paced`),
     after a failure every `retry_s`, others seldom.
@@ -81,7 +90,7 @@ class ConsoleApp(App[int]):
     """
 
     TITLE = "tandem console"
-    COMMANDS = {Commands}  # noqa: RUF012 -- Textual reads a plain set
+    COMMANDS = {_commands}  # noqa: RUF012 -- Textual reads a plain set
     AUTO_FOCUS = None
     BINDINGS = [  # noqa: RUF012 -- Textual reads a plain list
         Binding(action.keys, action.name, action.label, show=False, priority=action.always) for action in ACTIONS
@@ -322,9 +331,13 @@ class ConsoleApp(App[int]):
         self.exit(0)
 
     def action_help(self) -> None:
+        from console.widgets.help_screen import HelpScreen
+
         self.push_screen(HelpScreen(self._look))
 
     def action_command_palette(self) -> None:
+        from console.palette import Palette
+
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(placeholder="find a command", id="--command-palette"))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+import msgspec
 
 HEADER_ROWS = 2
 FOOTER_ROWS = 1
@@ -38,8 +39,7 @@ class Box(NamedTuple):
     height: int
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What of the content decides the arrangement: kept this small so that the screen seldom moves.
 
     `reasons` counts lanes that carry a reason line; `pool_slots` the slots that the pool lists,
@@ -54,8 +54,7 @@ class Facts:
     alone: bool = False
 
 
-@dataclass(frozen=True)
-class Arrangement:
+class Arrangement(msgspec.Struct, frozen=True):
     """A box for every region shown, and how many rows each lane takes (1, 2 or 3)."""
 
     boxes: dict[Region, Box]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 from urllib.parse import quote
+
+import msgspec
 
 from engine.protocol import ActionReply, LedgerRow, LogPage, RequestsPage
 
@@ -27,8 +28,7 @@ def segment(name: str) -> str:
     return step.replace(".", "%2E") if name in (".", "..") else step
 
 
-@dataclass(frozen=True)
-class RequestsQuery:
+class RequestsQuery(msgspec.Struct, frozen=True):
     """One page of the ledger: rows that fit `text` (empty: all), those before the row with the id `before`."""
 
     text: str = ""
@@ -46,8 +46,7 @@ class Verb(StrEnum):
     RESUME = "resume"
 
 
-@dataclass(frozen=True)
-class Act:
+class Act(msgspec.Struct, frozen=True):
     """One action on one target: a request's id for `CANCEL`, a role's name for `LOAD` and `UNLOAD`, else the engine."""
 
     verb: Verb

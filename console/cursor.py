@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from console.draw.frame import RowAt, Sheet, scroll_limit
 from console.views import ViewState

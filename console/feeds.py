@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from engine.protocol import LedgerRow, LogLine, LogPage, RequestsPage
 
@@ -11,8 +12,7 @@ ROWS_KEPT = 2_000
 LINES_KEPT = 4_000
 
 
-@dataclass(frozen=True, eq=False)
-class RequestsFed:
+class RequestsFed(msgspec.Struct, frozen=True, eq=False):
     """Rows of the ledger, the newest first, all that fit the search `query`.
 
     `next` asks for the rows that follow (None: there are none); `total` is None before the first answer. `found` is a
@@ -29,8 +29,7 @@ class RequestsFed:
     trouble: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class LogFed:
+class LogFed(msgspec.Struct, frozen=True, eq=False):
     """The last log lines in order; `next` asks for what comes later. `answered`: whether anything was heard yet.
 
     Compared by identity, so that what is laid out from thousands of lines can be kept by it.
@@ -42,8 +41,7 @@ class LogFed:
     trouble: str | None = None
 
 
-@dataclass(frozen=True)
-class Fed:
+class Fed(msgspec.Struct, frozen=True):
     """What was fetched so far, for the views that ask for more than the snapshot."""
 
     requests: RequestsFed = RequestsFed()
@@ -91,8 +89,7 @@ def with_lines(fed: LogFed, after: int, page: LogPage) -> LogFed:
     return LogFed(lines, page.next, answered=True)
 
 
-@dataclass(frozen=True)
-class RequestsWanted:
+class RequestsWanted(msgspec.Struct, frozen=True):
     """What the requests view lacks: with `newest` the newest rows that fit `query`; with `before` the rows that follow
     that id; with `opened` one row by its id. `stamp` tells how many requests had ended when this was wanted."""
 
@@ -115,8 +112,7 @@ def requests_wanted(
     return RequestsWanted(query, stamp, newest, before, opened)
 
 
-@dataclass(frozen=True)
-class RequestsCame:
+class RequestsCame(msgspec.Struct, frozen=True):
     """A page for `wanted`: the newest, or with `older` the one that follows its `before`."""
 
     wanted: RequestsWanted
@@ -124,30 +120,26 @@ class RequestsCame:
     older: bool = False
 
 
-@dataclass(frozen=True)
-class RequestCame:
+class RequestCame(msgspec.Struct, frozen=True):
     """One request's row."""
 
     row: LedgerRow
 
 
-@dataclass(frozen=True)
-class RequestsMissed:
+class RequestsMissed(msgspec.Struct, frozen=True):
     """The ledger could not be asked, and why."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class LogCame:
+class LogCame(msgspec.Struct, frozen=True):
     """Log lines later than `after`."""
 
     after: int
     page: LogPage
 
 
-@dataclass(frozen=True)
-class LogMissed:
+class LogMissed(msgspec.Struct, frozen=True):
     """The log could not be asked, and why."""
 
     reason: str

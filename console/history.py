@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import field
 
 from console.phases import Phase, phase_of
 from engine.protocol import Health, Lane, LaneRequest, LaneState
@@ -13,8 +15,7 @@ KEPT_SECONDS = 1800
 _READING_WINDOW_S = 4.0
 
 
-@dataclass(frozen=True)
-class LaneTrack:
+class LaneTrack(msgspec.Struct, frozen=True):
     """One lane's past: a rate for each second, oldest first, whether it is reading, and the reading rate now.
 
     `phases` are the seconds of the request in it since it came, `slot_phases` those of the slot, whoever was in it.
@@ -29,8 +30,7 @@ class LaneTrack:
     spent: tuple[tuple[Phase, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class Track:
+class Track(msgspec.Struct, frozen=True):
     """A frozen view of the past: total tokens a second, bytes that pages back, and each lane by slot."""
 
     total: tuple[float, ...] = ()
@@ -41,8 +41,7 @@ class Track:
         return self.lanes.get(slot, LaneTrack())
 
 
-@dataclass
-class _Buckets:
+class _Buckets(msgspec.Struct):
     """The mean of each second's samples; the last one is still open."""
 
     means: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
@@ -63,8 +62,7 @@ class _Buckets:
         self.second, self.taken = second, 1
 
 
-@dataclass
-class _Phases:
+class _Phases(msgspec.Struct):
     """The phase of each second, as it was last seen in it."""
 
     seconds: deque[Phase] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
@@ -106,8 +104,7 @@ def _in_cells(spent: dict[Phase, float]) -> list[Phase]:
     return cells[: int(until)]
 
 
-@dataclass
-class _RequestPhases:
+class _RequestPhases(msgspec.Struct):
     """What one request did: a phase for each second of its age, and how long it was in each."""
 
     phases: _Phases = field(default_factory=_Phases)
@@ -134,8 +131,7 @@ class _RequestPhases:
         return tuple((phase, self.spent[phase]) for phase in Phase if self.spent.get(phase, 0.0) > 0.0)
 
 
-@dataclass
-class _LaneHistory:
+class _LaneHistory(msgspec.Struct):
     slot_phases: _Phases = field(default_factory=_Phases)
     doing: _RequestPhases = field(default_factory=_RequestPhases)
     buckets: _Buckets = field(default_factory=_Buckets)

@@ -10,10 +10,13 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from console.client import BadAddress, HealthClient
 from console.look import ThemeName
-from console.recording import NotARecording, Recorder
+
+if TYPE_CHECKING:
+    from console.recording import NotARecording, Recorder
 
 # What stands by then is kept for good: the modules and the widgets.
 SETTLED_S = 2.0
@@ -50,15 +53,22 @@ def run(options: Options, printed: Printed | None = None) -> int:
     try:
         if printed is not None:
             return max(_print(url, options, printed) for url in options.urls)
-        if options.record is None:
-            return asyncio.run(_run(options))
-        with Recorder(options.record) as recorder:
-            code = asyncio.run(_run(options, recorder))
-        if recorder.trouble is not None:
-            print(f"tandem console: {recorder.trouble}", file=sys.stderr)
-        return code
-    except (BadAddress, NotARecording) as error:
+        return asyncio.run(_run(options)) if options.record is None else _recorded(options, options.record)
+    except BadAddress as error:
         return refused(error)
+
+
+def _recorded(options: Options, file: Path) -> int:
+    from console.recording import NotARecording, Recorder
+
+    try:
+        with Recorder(file) as recorder:
+            code = asyncio.run(_run(options, recorder))
+    except NotARecording as error:
+        return refused(error)
+    if recorder.trouble is not None:
+        print(f"tandem console: {recorder.trouble}", file=sys.stderr)
+    return code
 
 
 def refused(error: BadAddress | NotARecording) -> int:

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from console.arrange import Arrangement, Box, Facts, Region
-from console.draw import (
-    footer,
-    header,
-    lanes,
-    lanes_view,
-    log_view,
-    memory_view,
-    panels,
-    queue_view,
-    requests_view,
-    roles_view,
-    rounds_view,
-)
+from console.draw import footer, header, lanes, panels
 from console.draw.frame import SIDE_CELLS, Sheet
 from console.screen import ScreenView
 from console.spans import Line, wrap
 from console.views import ViewName, ViewState
-
-_VIEWS = {
-    ViewName.LANES: lanes_view.sheet,
-    ViewName.QUEUE: queue_view.sheet,
-    ViewName.MEMORY: memory_view.sheet,
-    ViewName.ROLES: roles_view.sheet,
-    ViewName.REQUESTS: requests_view.sheet,
-    ViewName.ROUNDS: rounds_view.sheet,
-    ViewName.LOG: log_view.sheet,
-}
 
 # The views in which a row can be opened.
 OPENING = frozenset({ViewName.LANES, ViewName.QUEUE, ViewName.REQUESTS})
@@ -82,7 +62,29 @@ def view_sheet(name: ViewName, view: ScreenView, state: ViewState, box: Box) -> 
     width = max(1, box.width - SIDE_CELLS)
     if view.lanes is None:
         return Sheet(name.value, body=lanes.nobody(view, width))
-    return _VIEWS[name](view, state, width, max(0, box.height - 2))
+    return _drawing(name)(view, state, width, max(0, box.height - 2))
+
+
+def _drawing(name: ViewName) -> Callable[[ScreenView, ViewState, int, int], Sheet]:
+    """What draws a view, imported when it is first opened: no frame before needs it."""
+    match name:
+        case ViewName.LANES:
+            from console.draw.lanes_view import sheet as draw
+        case ViewName.QUEUE:
+            from console.draw.queue_view import sheet as draw
+        case ViewName.MEMORY:
+            from console.draw.memory_view import sheet as draw
+        case ViewName.ROLES:
+            from console.draw.roles_view import sheet as draw
+        case ViewName.REQUESTS:
+            from console.draw.requests_view import sheet as draw
+        case ViewName.ROUNDS:
+            from console.draw.rounds_view import sheet as draw
+        case ViewName.LOG:
+            from console.draw.log_view import sheet as draw
+        case ViewName.OVERVIEW:
+            raise ValueError(f"{name} is drawn by its panels")
+    return draw
 
 
 def parts_shown(region: Region, view: ScreenView) -> tuple[object, ...]:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from console.history import History, Track
 from engine.protocol import Health
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """A snapshot and when it was received, in seconds of the timeline's own clock."""
 
     health: Health
     at: float
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True):
     """A stretch without snapshots, in Unix seconds. `reason` is None where no console recorded."""
 
     begin: float
@@ -27,8 +26,7 @@ class Gap:
     reason: str | None
 
 
-@dataclass(frozen=True)
-class TapeView:
+class TapeView(msgspec.Struct, frozen=True):
     """How the tape stands; times are Unix seconds. `growing`: it is still being recorded."""
 
     begin: float

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class ViewName(StrEnum):
@@ -19,8 +20,7 @@ class ViewName(StrEnum):
     LOG = "log"
 
 
-@dataclass(frozen=True)
-class ViewSpec:
+class ViewSpec(msgspec.Struct, frozen=True):
     """How a view is reached and what it is for, in one sentence."""
 
     name: ViewName
@@ -42,8 +42,7 @@ VIEWS: tuple[ViewSpec, ...] = (
 DIGITS = {spec.name: int(spec.key) for spec in VIEWS}
 
 
-@dataclass(frozen=True)
-class ViewState:
+class ViewState(msgspec.Struct, frozen=True):
     """What a person did in one view.
 
     `cursor` is the id of the row it stands on, so that it stays with its row when others come and go; None where no

@@ -12,7 +12,6 @@ import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,8 +44,7 @@ class Refused(CommandError):
         self.error_code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """An engine's base URL, taken apart."""
 
     url: str
@@ -144,22 +142,19 @@ def health(address: Address, *, timeout_s: float = 5.0) -> Health:
         raise Refused(status, None, f"{address.url}/health is not an engine's health: {why}") from why
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """A stream's headers arrived; names are in lower case."""
 
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Comment:
+class Comment(msgspec.Struct, frozen=True):
     """A line for people: what the request waits for or how far its prompt is read."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(msgspec.Struct, frozen=True):
     """One event's JSON."""
 
     body: bytes

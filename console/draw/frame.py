@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple, overload
+
+import msgspec
 
 from console.spans import Line, Span, fit, width_of
 from console.tones import Tone
@@ -56,8 +57,7 @@ def in_blocks(heights: Sequence[int], draw: Callable[[int, int], Line]) -> Drawn
     return DrawnAsShown(starts[-1], line)
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(msgspec.Struct, frozen=True):
     """What a panel says: `summary` stands at the right of its title, `foot` in its lower border.
 
     `head` stays in place over a body that scrolls; `rows` are what the cursor can stand on, top to bottom. A `tail`
@@ -77,8 +77,7 @@ class Sheet:
         return next((row for row in self.rows if row.id == name), None)
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """How a panel is framed: its size, how far it is scrolled, its digit key, and whether keys go to it.
 
     `cursor` is the id of the row that is marked.

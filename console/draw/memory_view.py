@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import zip_longest
+
+from msgspec.structs import replace
 
 from console import figures
 from console.bars import FILL, Part, chart, shrunk, stacked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from console.cursor import at_line, moved, paged, settled
 from console.draw.frame import RowAt, Sheet

@@ -19,7 +19,11 @@ HEAVY = {"torch", "numpy", "rich", "textual", "httpx", "msgspec", "psutil", "asy
 
 def modules_after(code: str) -> set[str]:
     """The top-level modules that a fresh interpreter holds after running `code`."""
-    script = f"{code}\nimport sys\nprint('\\n'.join({{name.partition('.')[0] for name in sys.modules}}))"
+    return {name.partition(".")[0] for name in all_modules_after(code)}
+
+
+def all_modules_after(code: str) -> set[str]:
+    script = f"{code}\nimport sys\nprint('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines())
 
@@ -50,6 +54,16 @@ def test_a_snapshot_is_printed_without_pydantic_or_httpx() -> None:
     with FakeHealth(fake_health.crowd) as server:
         code = f"from tandem.cli import run\nassert run(['console', '--once', '--json', '--url', '{server.url}']) == 0"
         assert modules_after(code) & {"pydantic", "httpx", "textual", "torch"} == set()
+
+
+def test_the_console_imports_for_its_first_frame_only_what_that_shows() -> None:
+    """Nor what a later key opens: the other views, help, the palette, a recording."""
+    found = all_modules_after("import console.main, console.app")
+    assert found & {"httpx", "pydantic", "sqlite3", "torch", "textual_serve", "aiohttp", "uvicorn"} == set()
+    later = {"console.palette", "console.widgets.help_screen", "console.recording", "console.replay"}
+    assert found & later == set()
+    assert {name for name in found if name.startswith("console.draw.") and name.endswith("_view")} == set()
+    assert "console.draw.lanes" in found
 
 
 ROOT = Path(__file__).parents[2]
