@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import typer
 from tandem import output
 from tandem.completions import Ask, End, Message, Piece, Usage, Wait, ask
 from tandem.exits import CommandError, Exit
+from tandem.interrupt import Interrupt
 from tandem.register import address_of
 from tandem.wire import Address
 
@@ -75,11 +75,13 @@ def chat(
     if prompt is None:
         if json:
             raise CommandError("--json needs a prompt", Exit.USAGE)
-        talk.run()
+        with talk.interrupt.held():
+            talk.run()
         return
     if not prompt.strip():
         raise CommandError("the prompt is empty", Exit.USAGE)
-    reply = talk.say(prompt, shown=not json)
+    with talk.interrupt.held():
+        reply = talk.say(prompt, shown=not json)
     if json:
         output.emit_json(ChatAnswer(reply.text, reply.finish, reply.usage))
     if not reply.finish:
@@ -94,6 +96,7 @@ class Conversation:
     style: Style
     system: str | None
     turns: list[Message] = field(default_factory=list)
+    interrupt: Interrupt = field(default_factory=Interrupt)
 
     def run(self) -> None:
         """Read turns from the terminal until the person leaves."""
@@ -102,11 +105,14 @@ class Conversation:
         output.note(f"{self.address.url}: {HELP}")
         while True:
             try:
+                self.interrupt.release()
                 line = input("> ").strip()
+                self.interrupt.hold()
             except EOFError:
                 output.note("")
                 return
             except KeyboardInterrupt:
+                self.interrupt.hold()
                 output.note("")
                 continue
             if line in ("/exit", "/quit"):
@@ -123,15 +129,13 @@ class Conversation:
                     output.error(why.message)
 
     def say(self, text: str, *, shown: bool) -> Reply:
-        """Ask one turn and stream its answer; Ctrl-C cancels it and keeps what came. A turn that fails leaves the
-        conversation as it was."""
+        """Ask one turn and stream its answer; a Ctrl-C that is held cancels it and keeps what came. A turn that fails
+        leaves the conversation as it was."""
         turn = Message("user", text)
         head = [Message("system", self.system)] if self.system else []
         question = self.style.ask([*head, *self.turns, turn])
         reply = Reply()
-        try:
-            asyncio.run(_stream(self.address, question, reply, shown=shown))
-        except KeyboardInterrupt:
+        if not self.interrupt.run(_stream(self.address, question, reply, shown=shown)):
             if shown:
                 output.emit("")
             output.note("stopped")
