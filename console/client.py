@@ -249,12 +249,16 @@ def _plainly(parts: SplitResult, headers: Mapping[str, str]) -> _Answer | None:
 
 
 def _opened(base: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
-    """A client that asks directly, whatever proxies the environment names: those are for the outside world."""
+    """A client that asks directly, whatever proxies the environment names: those are for the outside world.
+
+    A token wins over a name in the address, which httpx would put in its place.
+    """
     import httpx
 
     # The box's own certificates, and read only where they are needed: that takes as long as a frame.
     checked = ssl.create_default_context() if base.startswith("https:") else False
-    return httpx.AsyncClient(headers={**_SENT, **headers}, timeout=None, trust_env=False, verify=checked)
+    auth = httpx.Auth() if "Authorization" in headers else None
+    return httpx.AsyncClient(headers={**_SENT, **headers}, auth=auth, timeout=None, trust_env=False, verify=checked)
 
 
 def _question(client: httpx.AsyncClient, method: str, url: str) -> httpx.Request:

@@ -162,6 +162,14 @@ def test_a_name_in_the_address_is_shown_to_the_gate_before_an_engine() -> None:
     assert b"me" not in served.questions[0].split(b"Authorization")[0].split(b"Host")[1].split(b"\r\n")[0]
 
 
+def test_a_token_wins_over_a_name_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_METRICS_TOKEN", "t")
+    with serving([OK]) as served:
+        ask(served.url.replace("//", "//me:p%40ss@"), log)
+    assert served.questions[0].count(b"Authorization") == 1
+    assert b"Authorization: Bearer t\r\n" in served.questions[0]
+
+
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_name_of_dots_stays_in_its_place(name: str) -> None:
     missing = http("404 Not Found", b'{"error":{"message":"none","code":"no_such"}}')
