@@ -20,9 +20,9 @@ from engine.protocol import ActionReply, Status
 
 _FEED, _ORDERS = "feed", "orders"
 _CHOOSE = {
-    Verb.CANCEL: "choose a request first",
-    Verb.LOAD: "choose a role first",
-    Verb.UNLOAD: "choose a role first",
+    Verb.CANCEL: "choose a request first (↑ ↓)",
+    Verb.LOAD: "choose a role first (↑ ↓)",
+    Verb.UNLOAD: "choose a role first (↑ ↓)",
 }
 WRITING_IS_OFF = "writing is off; a console started with --write can do this"
 
@@ -114,15 +114,18 @@ class Clerk:
         return Act(verb, target) if target is not None else None
 
     def request(self) -> str | None:
-        """The id of the request that is opened or chosen; in the lanes view, of the request in the chosen slot."""
+        """The id of the request that is opened or chosen; in the lanes view, of the request in the chosen slot, and
+        before one is chosen in the first that has one."""
         seen = self._seen()
         key = seen.state.detail or seen.state.cursor
-        if key is None or seen.view is None:
+        if seen.view is None:
+            return None
+        if seen.name is ViewName.LANES:
+            lanes = seen.view.lanes.lanes if seen.view.lanes is not None else ()
+            return next((lane.request for lane in lanes if lane.busy and key in (None, str(lane.slot))), None)
+        if key is None:
             return None
         match seen.name:
-            case ViewName.LANES:
-                lanes = seen.view.lanes.lanes if seen.view.lanes is not None else ()
-                return next((lane.request for lane in lanes if lane.busy and str(lane.slot) == key), None)
             case ViewName.REQUESTS:
                 row = find(self.fed.requests, key)
                 return row.id if row is not None else key

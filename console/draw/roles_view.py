@@ -93,7 +93,8 @@ def _figures(role: RoleView, view: ScreenView) -> list[Line]:
     shown.append((Span("reloads ", Tone.DIM), Span(column(figures.count(role.reloads), 3))))
     if role.decision is not None:
         text, tone = _PLANS.get(role.decision, (f"the plan says {role.decision}", Tone.TEXT))
-        shown.append((Span(text, tone),))
+        if text not in role.reason:
+            shown.append((Span(text, tone),))
     return shown
 
 

@@ -8,7 +8,7 @@ from console.spans import Line, Span, fit, width_of
 from console.timeline import TapeView
 from console.tones import Tone
 
-_KEYS = (("space", "play"), ("← →", "1 s"), ("⇧← ⇧→", "1 min"), ("+ -", "speed"), ("g", "time"))
+_KEYS = (("← →", "1 s"), ("⇧← ⇧→", "1 min"), ("+ -", "speed"), ("g", "time"))
 _LEAST_TRACK = 10
 
 
@@ -27,7 +27,7 @@ def scrub(view: TapeView, width: int) -> Line:
     grows = " ◉" if view.growing else ""
     ends: Line = (Span(f"  {clock_of(view.begin)} – {clock_of(view.end)}{grows} ", Tone.BAR_DIM),)
     keys: list[Span] = []
-    for key, label in _KEYS:
+    for key, label in (("space", "pause" if view.playing else "play"), *_KEYS):
         more = [Span(f"  {key}", Tone.BAR_BRAND), Span(f" {label}", Tone.BAR_TEXT)]
         if width_of((*left, *ends, *keys, *more)) + 2 * _LEAST_TRACK > width:
             break

@@ -86,7 +86,7 @@ def test_cancel_works_wherever_a_request_is_chosen() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.waiting, [5.0])
         for view, keys, request in (
-            ("2", ("down",), "req-7f3a"),
+            ("2", (), "req-7f3a"),
             ("3", ("down", "down"), "req-91ab"),
             ("6", ("down", "down", "enter"), "req-7f5f"),
         ):

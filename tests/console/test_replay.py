@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
@@ -160,6 +161,10 @@ def test_the_line_is_as_wide_as_the_screen_and_says_where(width: int) -> None:
     if width >= 60:
         assert text.index("━") < text.index("·") < text.index("●") < text.index("×") < text.rindex("─")
         assert "09:00:00 – 09:01:40 ◉" in text
+    if width >= 80:
+        assert "space pause" in text
+        stands = scrub(msgspec.structs.replace(view, playing=False), width)
+        assert "space play" in "".join(span.text for span in stands)
 
 
 def test_a_time_of_day_is_found_in_the_recording() -> None:
