@@ -1,7 +1,8 @@
 """Figures of one real engine that a suite must not assert: `python -m tests.stress.measure WORD`.
 
 slots    what idle slots cost one request: engines of one and of four slots side by side, alternating pairs
-pollers  what three consoles cost serving: /health asked by three at 4 Hz, and by none, alternating
+pollers  what being watched costs serving: /health asked by three at 4 Hz, and by none, alternating
+consoles the same of three consoles on terminals of their own, on the engine's box
 health   latency of /health while three slots decode and a fourth reads a long prompt
 start    from `tandem serve` to ready, the model being in the cache
 console  the console on a terminal: first frame, a change to the screen, its share of a core; no engine needed
@@ -9,26 +10,33 @@ console  the console on a terminal: first frame, a change to the screen, its sha
 
 from __future__ import annotations
 
+import os
 import random
+import select
+import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import httpx
 
 from tandem.origins import NO_FLAGS
 from tandem.own_engine import engine_for
-from tests.stress.console import console
+from tests.stress.console import console, opened
 
 PAIRS = 10
 TOKENS = 192
 POLLERS = 3
 POLL_HZ = 4
-WINDOW_S = 1.5
-WINDOW_PAIRS = 40
+WINDOW_S = 0.75
+WINDOW_FOURS = 100
+CONSOLE_FOURS = 40
+SETTLE_S = 0.1
+CHAPTER = 1500
 PROBES = 1500
 STORY = "Write a long story about a lighthouse keeper and the sea."
 
@@ -75,11 +83,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def pollers() -> None:
-    """One answer after another is streamed while three pollers are switched on and off. Prints the rate of tokens with
-    them over the rate without, as the median over pairs of neighbouring windows and its 95 % interval. The pollers live
-    in a process of their own, as consoles do, and share the cores with the engine."""
-    stop = threading.Event()
-    tokens = [0]
+    """Three pollers in one process of their own, which share the cores with the engine."""
     with (
         engine_for(None, NO_FLAGS, slots=4, own=True) as address,
         subprocess.Popen(
@@ -89,55 +93,105 @@ def pollers() -> None:
             text=True,
         ) as asking,
     ):
-        writing = threading.Thread(target=count_tokens, args=(address.url, tokens, stop))
-        writing.start()
-        while tokens[0] < TOKENS:
-            time.sleep(0.05)
-        ratios, asked = [], 0
-        for pair in range(WINDOW_PAIRS):
-            rate = {}
-            for polled in (True, False) if pair % 2 == 0 else (False, True):
-                asked += order(asking, "on" if polled else "off")
-                before, started = tokens[0], time.perf_counter()
-                time.sleep(WINDOW_S)
-                rate[polled] = (tokens[0] - before) / (time.perf_counter() - started)
-            ratios.append(rate[True] / rate[False])
-        asked += order(asking, "off")
-        stop.set()
-        writing.join()
+        answers, used = 0, 0.0
+
+        def switch(on: bool) -> None:
+            nonlocal answers, used
+            assert asking.stdin is not None
+            assert asking.stdout is not None
+            print("on" if on else "off", file=asking.stdin, flush=True)
+            more, took = asking.stdout.readline().split()
+            answers, used = answers + int(more), used + float(took)
+
+        switch(False)
+        used = 0.0
+        compare(address.url, switch, WINDOW_FOURS)
+        switch(False)
         assert asking.stdin is not None
         asking.stdin.close()
+    print(f"{answers} answers polled, {1000 * used / answers:.2f} ms of the pollers' processor time each")
+
+
+def consoles() -> None:
+    """Three consoles, stopped and continued by signals."""
+    with engine_for(None, NO_FLAGS, slots=4, own=True) as address, ExitStack() as stack:
+        screens = [stack.enter_context(opened(address.url, (120, 36))) for _ in range(POLLERS)]
+        over = threading.Event()
+        for screen in screens:
+            screen.wait_for(b"tandem")
+            threading.Thread(target=drain, args=(screen.terminal, over), daemon=True).start()
+
+        def switch(on: bool) -> None:
+            for screen in screens:
+                os.kill(screen.pid, signal.SIGCONT if on else signal.SIGSTOP)
+
+        try:
+            compare(address.url, switch, CONSOLE_FOURS)
+        finally:
+            switch(True)
+            over.set()
+
+
+def drain(terminal: int, over: threading.Event) -> None:
+    while not over.is_set():
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 1 << 16)
+
+
+def compare(url: str, switch: Callable[[bool], None], fours: int) -> None:
+    """One answer after another is streamed while `switch` turns those who watch on, off, off and on again, each for a
+    window: what grows steadily, as the context does, weighs the same on both sides. Prints the rate of tokens on over
+    the rate off, as the median over such fours within one answer and its 95 % interval."""
+    stop, times, begun = threading.Event(), list[float](), list[float]()
+    writing = threading.Thread(target=write_on, args=(url, times, begun, stop))
+    writing.start()
+    while len(times) < TOKENS:
+        time.sleep(0.05)
+    ratios = list[float]()
+    while len(ratios) < fours:
+        first = time.perf_counter()
+        pace = {True: 0.0, False: 0.0}
+        for on in (True, False, False, True) if len(ratios) % 2 == 0 else (False, True, True, False):
+            switch(on)
+            time.sleep(SETTLE_S)
+            before = len(times)
+            time.sleep(WINDOW_S)
+            window = times[before:]
+            if len(window) > 1:
+                pace[on] += (window[-1] - window[0]) / (len(window) - 1)
+        if all(not first < at < time.perf_counter() for at in begun) and all(pace.values()):
+            ratios.append(pace[False] / pace[True])
+    stop.set()
+    writing.join()
     low, high = interval(ratios)
-    print(f"{WINDOW_PAIRS} pairs of {WINDOW_S} s, {tokens[0]} tokens, {asked} answers polled")
+    print(f"{fours} fours of windows of {WINDOW_S} s, {len(times)} tokens")
     print(f"median {statistics.median(ratios):.3f}, 95 % interval {low:.3f} to {high:.3f}")
 
 
-def count_tokens(url: str, tokens: list[int], stop: threading.Event) -> None:
-    """Stream answers until `stop`; each token is an event of its own while the reader keeps up."""
+def write_on(url: str, times: list[float], begun: list[float], stop: threading.Event) -> None:
+    """Stream answers until `stop`. `times` gets the moment of each token, which is an event of its own while the reader
+    keeps up, `begun` the first of each answer."""
     part = 0
     with httpx.Client(timeout=300) as client:
         while not stop.is_set():
             part += 1
             body = {
                 "prompt": f"{STORY} Part {part}.",
-                "max_tokens": 1500,
+                "max_tokens": CHAPTER,
                 "temperature": 0,
                 "ignore_eos": True,
                 "stream": True,
             }
+            fresh = True
             with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
                 for line in answer.iter_lines():
-                    tokens[0] += line.startswith("data:")
+                    if line.startswith("data:"):
+                        times.append(time.perf_counter())
+                        if fresh:
+                            begun.append(times[-1])
+                            fresh = False
                     if stop.is_set():
                         return
-
-
-def order(asking: subprocess.Popen[str], word: str) -> int:
-    """Start or stop the pollers; how many answers they had since the last word."""
-    assert asking.stdin is not None
-    assert asking.stdout is not None
-    print(word, file=asking.stdin, flush=True)
-    return int(asking.stdout.readline())
 
 
 def health() -> None:
@@ -187,6 +241,7 @@ def start() -> None:
 COMMANDS: dict[str, Callable[[], None]] = {
     "slots": slots,
     "pollers": pollers,
+    "consoles": consoles,
     "health": health,
     "start": start,
     "console": console,
