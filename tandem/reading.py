@@ -22,10 +22,12 @@ class QuickOption(TyperOption):
     def _stands(self, value: Any) -> bool:
         if value is None:
             return True
-        described = getattr(self, "type_descriptor", None)
-        if described is None or described.parameter_info.parser is not None:
-            return False  # another typer keeps it elsewhere
-        kind = described.annotation
+        try:
+            kind, parser = self.type_descriptor.annotation, self.type_descriptor.parameter_info.parser
+        except AttributeError:
+            return False  # another typer keeps them elsewhere
+        if parser is not None:
+            return False
         if kind == list[str]:
             return isinstance(value, list) and all(map(_plain, value))
         return _plain(value) if kind is str else type(value) is kind and value is self.default

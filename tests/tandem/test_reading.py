@@ -67,3 +67,16 @@ def test_help_is_what_typer_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--needed" in printed
     seen(["--help"], quickly=True)
     assert capsys.readouterr().out == printed
+
+
+def test_another_typers_options_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = typer.main.get_command(app)
+    read_quickly(made)
+    option = made.params[0]
+    assert isinstance(option, QuickOption)
+    asked: list[object] = []
+    monkeypatch.setattr("typer.core.TyperOption.process_value", lambda _option, _ctx, value: asked.append(value))
+    option.process_value(None, "text")
+    monkeypatch.setattr(option, "type_descriptor", object())
+    option.process_value(None, "text")
+    assert asked == ["text"]
