@@ -87,8 +87,11 @@ def _bulk_kernel(
 def bulk_linear(
     x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: str, tile: Tile, mode: LaunchMode, ahead: int
 ) -> None:
-    """`linear` in one segment, without alpha, by a tile of the copy engine; `linear` has checked the operands."""
+    """`linear` in one segment, without alpha, by a tile of the copy engine; `linear` has checked the operands.
+    Rows of x and w begin at multiples of 16 bytes, else ValueError."""
     rows, k = x.shape
+    if x.stride(0) * x.itemsize % 16 or x.data_ptr() % 16 or w.data_ptr() % 16:
+        raise ValueError(f"a bulk tile needs rows at multiples of 16 bytes; those of x are {x.stride(0)} values apart")
     n = out.shape[1]
     _bulk_kernel[(triton.cdiv(rows, tile.bm) * triton.cdiv(n, tile.bn),)](
         TensorDescriptor(x, [rows, k], [x.stride(0), 1], [tile.bm, tile.bk]),

@@ -25,20 +25,33 @@ class LaunchMode(StrEnum):
     CHAINED = "chained"
 
 
+def _generation(device: torch.device) -> int:
+    """The first number of the card's compute capability; 0 where there is no card."""
+    if INTERPRETED or device.type != "cuda":
+        return 0
+    return torch.cuda.get_device_capability(device)[0]
+
+
+def has_dependent_launch(device: torch.device) -> bool:
+    """Whether a kernel may start before the one before it ends: compute capability 9.0 or newer."""
+    return _generation(device) >= 9
+
+
 def has_copy_engine(device: torch.device) -> bool:
-    """Whether the tensor copy engine and dependent launch are there: compute capability 9.0."""
-    return not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    """Whether tiles of the tensor copy engine serve unmeasured: compute capability 9 alone. Newer cards have the
+    engine, too, but some hold less shared memory than such a tile takes."""
+    return _generation(device) == 9
 
 
 def default_mode(device: torch.device) -> LaunchMode:
     """CHAINED where the card can: a decode step of the 8-billion shape on an H200 took 4.28 ms for 4.63 PLAIN in bf16,
     1.77 for 1.96 in 4-bit."""
-    return LaunchMode.CHAINED if has_copy_engine(device) else LaunchMode.PLAIN
+    return LaunchMode.CHAINED if has_dependent_launch(device) else LaunchMode.PLAIN
 
 
 @triton.jit
 def join_chain(MODE: tl.constexpr):
-    """A small kernel's place in the chain: let the next kernel start, wait for the one before.
+    """A small kernel's place in the chain: wait for the kernel before, let the next one start.
 
     Every program of every kernel calls this once, on every path and before it touches memory that a kernel writes; what
     was on the device before the chain began (weights, a pass's tables) may be read earlier. The wait is transitive only

@@ -175,7 +175,8 @@ def linear(
     elif segments > 1:
         t = segmented_tile(rows, gated=epilogue is Epilogue.GATED)
     else:
-        t = tile_for(_device_name(x.device), rows, n, k, epilogue, copy_engine=has_copy_engine(x.device))
+        copy_engine = has_copy_engine(x.device) and alpha is None
+        t = tile_for(_device_name(x.device), rows, n, k, epilogue, copy_engine=copy_engine)
     if any(k // 64 * s // segments * 64 % t.bk for s in range(1, segments + 1)):
         raise ValueError(f"k = {k} in {segments} segments is not a multiple of the tile's depth {t.bk}")
     mode = mode if mode is not None else default_mode(x.device)

@@ -207,10 +207,24 @@ def test_too_many_rows_are_refused(program: CudaProgram) -> None:
         program.run(pack([SlotRows(0, 0, [0] * 65)]), Slots(1).base)
 
 
-@pytest.mark.parametrize("able", [True, False])
-def test_kernels_are_chained_where_the_card_can(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "has_copy_engine", lambda _device: able)
-    assert launch.default_mode(DEVICE) is (LaunchMode.CHAINED if able else LaunchMode.PLAIN)
+@pytest.mark.parametrize(
+    ("capability", "mode", "copies"),
+    [
+        ((8, 0), LaunchMode.PLAIN, False),
+        ((9, 0), LaunchMode.CHAINED, True),
+        ((10, 0), LaunchMode.CHAINED, False),
+        ((12, 0), LaunchMode.CHAINED, False),
+    ],
+)
+def test_a_card_is_used_as_its_generation_allows(
+    capability: tuple[int, int], mode: LaunchMode, copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    card = torch.device("cuda", 0)
+    assert launch.default_mode(card) is mode
+    assert launch.has_copy_engine(card) is copies
+    assert launch.default_mode(torch.device("cpu")) is LaunchMode.PLAIN
 
 
 MIXED = llama.LlamaConfig(

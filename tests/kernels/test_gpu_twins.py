@@ -89,6 +89,15 @@ def test_linear_by_the_copy_engine(epilogue: Epilogue, swap: bool) -> None:
     close(out, want)
 
 
+@pytest.mark.skipif(
+    not INTERPRETED and torch.cuda.get_device_capability() < (9, 0), reason="the card has no tensor copy engine"
+)
+def test_the_copy_engine_refuses_rows_that_are_not_aligned() -> None:
+    x, w = randn(19, 193, seed=1)[:, :192], randn(40, 192, seed=2)
+    with pytest.raises(ValueError, match="multiples of 16 bytes; those of x are 193 values apart"):
+        linear(x, w, poisoned(19, 40, dtype=torch.float32), tile=Tile(16, 32, 64, 4, 2, bulk=True))
+
+
 def test_linear_refuses_a_depth_that_the_tile_does_not_divide() -> None:
     with pytest.raises(ValueError, match="k = 192 in 1 segments is not a multiple"):
         linear(
