@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.devices import Card, Cards, UnusableDevice, look
+from engine.kv.cuda_driver import supported
 from engine.kv.cuda_vmm import device_ranges
 from engine.kv.page_stock import DeviceDriver, PageStock
 from engine.kv.ranges import RangeBacking
@@ -184,6 +185,15 @@ def _refuse_size(card: Card, tensors: Mapping[str, RawTensor], available: int) -
         )
 
 
+def _let_segments_grow(index: int) -> None:
+    """Have torch's allocator map pages, so that what loading frees goes back though weights lie beside it. Torch reads
+    this before its first allocation. A card whose driver cannot map pages keeps plain segments, and a user's own
+    settings stay."""
+    given = any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
+    if not given and supported(index) is None:
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+
+
 class TorchCuda:
     """The cards that the driver shows (implements CudaSystem)."""
 
@@ -191,8 +201,7 @@ class TorchCuda:
         return look()
 
     def open(self, card: Card) -> OpenCard:
-        # Read when torch is first imported: what loading frees then goes back, though weights lie beside it.
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+        _let_segments_grow(card.index)
         import torch
 
         from engine.torch_card import TorchCard

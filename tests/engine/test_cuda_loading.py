@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine import cuda_loading
 from engine.boot import Parts
 from engine.config import EngineConfig
 from engine.devices import UnusableDevice
@@ -128,6 +130,25 @@ def test_what_the_allocator_keeps_can_be_asked_back() -> None:
     assert blocks.held_bytes() == 3 << 20
     assert blocks.reclaim(1) == 3 << 20
     assert blocks.held_bytes() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "why_not", "set_to"),
+    [
+        ({}, None, "expandable_segments:True"),
+        ({}, "the driver has no virtual memory management for device 0", None),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, None, "max_split_size_mb:64"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, None, None),
+    ],
+)
+def test_segments_grow_where_the_driver_maps_pages_and_nobody_chose(
+    given: dict[str, str], why_not: str | None, set_to: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = dict(given)
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(cuda_loading, "supported", lambda _index: why_not)
+    cuda_loading._let_segments_grow(0)
+    assert environment.get("PYTORCH_ALLOC_CONF") == set_to
 
 
 def test_without_virtual_memory_whole_windows_are_backed_and_it_is_said(path: Path) -> None:
