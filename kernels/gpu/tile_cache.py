@@ -123,7 +123,7 @@ def packed_tile_for(card: str, rows: int, n: int, k: int, product: str) -> Packe
 
 def _key(row: list[object], classes: tuple[int, ...]) -> Key:
     n, k, what, rows = row[:4]
-    if not (_whole(n, 1) and _whole(k, 64) and isinstance(what, str) and rows in classes):
+    if not (_whole(n, 1) and _whole(k, 64) and isinstance(what, str) and _whole(rows, 1) and rows in classes):
         raise DamagedTiles(f"{row} names no product")
     assert isinstance(n, int) and isinstance(k, int) and isinstance(rows, int)  # noqa: PT018 - for the type checker
     return n, k, what, rows
@@ -134,7 +134,8 @@ def _dense(row: list[object]) -> tuple[Key, Tile]:
         raise DamagedTiles(f"{row} has {len(row)} fields, a dense tile has 12")
     key = _key(row, CLASSES)
     bm, bn, bk, warps, stages, swap, share, bulk = row[4:]
-    fits = bm in _POWERS and bn in _POWERS and bk in _POWERS and warps in (1, 2, 4, 8) and _whole(stages, 1, 8)
+    fits = all(_whole(v, 1) for v in (bm, bn, bk, warps, stages))
+    fits = fits and {bm, bn, bk} <= _POWERS and warps in (1, 2, 4, 8) and _whole(stages, 1, 8)
     fits = fits and isinstance(swap, bool) and isinstance(bulk, bool) and not (bulk and share)
     if not fits or key[1] % int(str(bk)) or not _whole(share, 0, int(str(bn)) - 1):
         raise DamagedTiles(f"{row} is no tile")
