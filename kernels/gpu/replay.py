@@ -179,6 +179,8 @@ class CudaProgram:
             return
         every = foreseen(len(kv_base), window, self._tables.max_rows)
         shapes = [s for s in every if (s.rows, max(1, s.logits)) in self._ran]
+        if not shapes:
+            return
         draws = [c for c in Choosing if c in self._ran or Choosing.SEARCH in self._ran]
         self._place(kv_base)
         for shape in shapes:
