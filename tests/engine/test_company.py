@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from engine.kv.host_vm import PAGE_BYTES
 from engine.request import Done, Finished, SamplingParams
+from engine.rows import RowBatch
 from engine.sampling import Sampler
-from tests.support.fake_model import Rig, greedy, next_logits
+from tests.support.fake_model import ROW_BYTES, Rig, greedy, next_logits
 
 Make = Callable[..., Rig]
 
@@ -127,3 +130,20 @@ def test_one_request_alone_needs_no_pass_more_with_four_slots(rig: Make) -> None
         r.settle()
         passes.append(r.runner.passes)
     assert passes[0] == passes[1]
+
+
+def test_a_round_writes_backed_rows_alone_without_a_margin(rig: Make) -> None:
+    page = PAGE_BYTES // ROW_BYTES
+    r = rig(parallel=2, max_len=3 * page, prefill_chunk=page, config=lambda c: replace(c, kv_margin_rows=0))
+    unbacked: list[tuple[int, int]] = []
+
+    def look(batch: RowBatch) -> None:
+        rows = zip(batch.slot.tolist(), batch.kv_row.tolist(), strict=True)
+        unbacked.extend((slot, row) for slot, row in rows if row >= r.pool.committed_rows(slot))
+
+    r.runner.before = look
+    for length in (page - 3, page - 5):
+        r.submit([1] * length, 9)
+    r.settle()
+    assert unbacked == []
+    assert any(len(p) == 2 for p in r.runner.passes)
