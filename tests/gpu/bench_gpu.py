@@ -67,7 +67,7 @@ def main() -> None:
     forms = tuple(args.form or ("bf16", "q4", "q8", "fp8", "nvfp4"))
     quantised = tuple(f for f in forms if f not in ("bf16", "packed16"))
     rows = tuple(int(word) for word in args.rows.split(","))
-    work: dict[str, Callable[[], None]] = {
+    work: dict[str, Callable[[], object]] = {
         "card": card,
         "draws": drawing,
         "beside": lambda: [beside(shape) for shape in shapes],  # type: ignore[func-returns-value]

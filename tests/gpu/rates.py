@@ -47,13 +47,14 @@ def step(shape: str, form: str = "bf16", context: int = 1024, rows: tuple[int, .
     program = build_packed_dense(config, 16) if form == "packed16" else build(config, 16, form=ShapeForm(form))
     slots = Slots(config, 16, context + 8)
     read = read_bytes(program, config)
-    alone = 0.0
-    for program.mode in (LaunchMode.CHAINED, LaunchMode.PLAIN):
+    for mode in (LaunchMode.CHAINED, LaunchMode.PLAIN):
+        program.mode = mode
+        alone = 0.0
         for n in rows:
             ms = replay_ms(decode_graph(program, slots, n, context, config.vocab), 30)
             alone = alone or n / ms
             row(
-                f"step {shape} {form} {program.mode} {n} requests at {context}: {ms:.3f} ms, "
+                f"step {shape} {form} {mode} {n} requests at {context}: {ms:.3f} ms, "
                 f"{n / ms * 1e3:.0f} tok/s, {read / ms / 1e9:.2f} TB/s of weights = "
                 f"{read / ms / 1e9 / rate:.3f} of the read rate, total {n / ms / alone:.2f}x of one"
             )
@@ -97,7 +98,7 @@ def tune_packed(
                 one = random_packed(PackedForm(form), wide, k)
                 copies = max(2, min(12, -(-300_000_000 // one.nbytes)))
                 ws = [one, *(random_packed(PackedForm(form), wide, k) for _ in range(copies - 1))]
-                for count in (1, 8, 16, 32):
+                for count in rows:
                     x = torch.randn(count, k, device="cuda").half()
                     dtype = torch.float16 if epilogue is Epilogue.GATED else torch.float32
                     out = torch.zeros(count, n, dtype=dtype, device="cuda")
