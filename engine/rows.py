@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from kernels.program import RowBatch as RowBatch
 
 ROOT = -1
 """Parent of a row that follows the slot's committed prefix."""
@@ -31,31 +32,6 @@ class SlotRows:
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     logits: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RowBatch:
-    """A pass as flat arrays of `n` rows (int32), ready for a backend.
-
-    `position` = prefix + path length - 1 is the row's place in its sequence (rotary angle and attention order).
-    `kv_row` is where its K and V are written; all of a layer's K and V are written before its attention runs. A chain
-    needs no table: its rows have prefix = kv_row and a path of themselves alone. `path` holds the concatenated paths,
-    row i's in `path[path_start[i] : path_start[i + 1]]`. `logit_rows` lists the rows whose logits are returned, in
-    order.
-    """
-
-    slot: NDArray[np.int32]
-    token: NDArray[np.int32]
-    position: NDArray[np.int32]
-    kv_row: NDArray[np.int32]
-    prefix: NDArray[np.int32]
-    path_start: NDArray[np.int32]
-    path: NDArray[np.int32]
-    logit_rows: NDArray[np.int32]
-
-    @property
-    def n(self) -> int:
-        return len(self.token)
 
 
 def pack(shares: Sequence[SlotRows]) -> RowBatch:

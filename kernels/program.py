@@ -97,27 +97,29 @@ class Ops(Protocol[V]):
         ...
 
 
-class PassRows(Protocol):
-    """The rows of one pass as flat int32 arrays (`engine.rows.RowBatch` says what each means)."""
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """A pass as flat arrays of `n` rows (int32), ready for a backend.
+
+    `position` = prefix + path length - 1 is the row's place in its sequence (rotary angle and attention order).
+    `kv_row` is where its K and V are written; all of a layer's K and V are written before its attention runs. A chain
+    needs no table: its rows have prefix = kv_row and a path of themselves alone. `path` holds the concatenated paths,
+    row i's in `path[path_start[i] : path_start[i + 1]]`. `logit_rows` lists the rows whose logits are returned, in
+    order.
+    """
+
+    slot: NDArray[np.int32]
+    token: NDArray[np.int32]
+    position: NDArray[np.int32]
+    kv_row: NDArray[np.int32]
+    prefix: NDArray[np.int32]
+    path_start: NDArray[np.int32]
+    path: NDArray[np.int32]
+    logit_rows: NDArray[np.int32]
 
     @property
-    def n(self) -> int: ...
-    @property
-    def slot(self) -> NDArray[np.int32]: ...
-    @property
-    def token(self) -> NDArray[np.int32]: ...
-    @property
-    def position(self) -> NDArray[np.int32]: ...
-    @property
-    def kv_row(self) -> NDArray[np.int32]: ...
-    @property
-    def prefix(self) -> NDArray[np.int32]: ...
-    @property
-    def path_start(self) -> NDArray[np.int32]: ...
-    @property
-    def path(self) -> NDArray[np.int32]: ...
-    @property
-    def logit_rows(self) -> NDArray[np.int32]: ...
+    def n(self) -> int:
+        return len(self.token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class Program(Protocol):
     name: str
     """The backend in a word or two, such as `native avx2`."""
 
-    def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
+    def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
         """Compute a pass; `kv_base` (slots, 2 * layers) are the addresses of row 0 of each layer's K and V. Returns
         the logits of `rows.logit_rows`, shape (count, vocabulary), a view that the next run overwrites."""
         ...

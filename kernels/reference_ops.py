@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kernels import reference as ref
 from kernels.forms import RawTensor
 from kernels.kv_view import kv_rows
-from kernels.program import Heads, Linear, Norm, PassRows, Rotary, vector
+from kernels.program import Heads, Linear, Norm, Rotary, RowBatch, vector
 
 Values = dict[int, ref.Array]
 Multiply = Callable[[ref.Array, RawTensor, ref.Array | None], ref.Array]
@@ -23,9 +23,9 @@ class ReferenceOps:
 
     def __init__(self, multiply: Multiply = ref.linear) -> None:
         self._multiply = multiply
-        self._steps: list[Callable[[PassRows, NDArray[np.uint64], Values], ref.Array]] = []
+        self._steps: list[Callable[[RowBatch, NDArray[np.uint64], Values], ref.Array]] = []
 
-    def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> ref.Array:
+    def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> ref.Array:
         """The logits of `rows.logit_rows`; K and V rows are read and written at the addresses of `kv_base`."""
         values: Values = {}
         for i, step in enumerate(self._steps):
@@ -37,7 +37,7 @@ class ReferenceOps:
         return self._add(lambda rows, kv, v: values[rows.token])
 
     def project(self, x: int, norm: Norm, parts: Sequence[Linear]) -> int:
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> ref.Array:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> ref.Array:
             n = _norm(v[x], norm)
             return np.concatenate([self._linear(n, p) for p in parts], axis=1)
 
@@ -46,7 +46,7 @@ class ReferenceOps:
     def rotate_store(
         self, qkv: int, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
     ) -> int:
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> ref.Array:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> ref.Array:
             parts = v[qkv].reshape(rows.n, heads.heads + 2 * heads.kv_heads, heads.head_dim)
             q, k = parts[:, : heads.heads], parts[:, heads.heads : heads.heads + heads.kv_heads]
             q = ref.rotate(_norm(q, q_norm), rows.position, rotary)
@@ -60,7 +60,7 @@ class ReferenceOps:
         return self._add(step)
 
     def attend(self, q: int, heads: Heads, layer: int) -> int:
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> ref.Array:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> ref.Array:
             out = np.empty((rows.n, heads.q_width), np.float32)
             for r in range(rows.n):
                 path = rows.path[rows.path_start[r] : rows.path_start[r + 1]]
@@ -79,7 +79,7 @@ class ReferenceOps:
         return self._add(lambda rows, kv, v: v[residual] + self._linear(v[x], linear))
 
     def project_gated(self, x: int, norm: Norm, gate: Linear, up: Linear) -> int:
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> ref.Array:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> ref.Array:
             n = _norm(v[x], norm)
             return ref.silu_gate(self._linear(n, gate), self._linear(n, up))
 
@@ -91,7 +91,7 @@ class ReferenceOps:
     def _linear(self, x: ref.Array, linear: Linear) -> ref.Array:
         return self._multiply(x, linear.weight, None if linear.bias is None else vector(linear.bias))
 
-    def _add(self, step: Callable[[PassRows, NDArray[np.uint64], Values], ref.Array]) -> int:
+    def _add(self, step: Callable[[RowBatch, NDArray[np.uint64], Values], ref.Array]) -> int:
         self._steps.append(step)
         return len(self._steps) - 1
 

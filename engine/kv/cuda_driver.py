@@ -16,6 +16,7 @@ def supported(device: int) -> str | None:
         return "cuda-python is not installed"
     attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     try:
+        _check(driver.cuInit(0))
         handle = _check(driver.cuDeviceGet(device))
         if not _check(driver.cuDeviceGetAttribute(attribute, handle)):
             return f"the driver has no virtual memory management for device {device}"

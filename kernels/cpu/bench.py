@@ -11,7 +11,6 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,41 +20,23 @@ from kernels.cpu import abi
 from kernels.cpu.backend import choose
 from kernels.cpu.native import NativeProgram
 from kernels.cpu.threads import available
-from kernels.program import Program
+from kernels.program import Program, RowBatch
 
 DECODE = (1, 2, 4, 8)
 CHUNKS = (32, 128, 512)
 COMMITTED = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Implements `kernels.program.PassRows` for chains."""
-
-    slot: NDArray[np.int32]
-    token: NDArray[np.int32]
-    position: NDArray[np.int32]
-    kv_row: NDArray[np.int32]
-    prefix: NDArray[np.int32]
-    path_start: NDArray[np.int32]
-    path: NDArray[np.int32]
-    logit_rows: NDArray[np.int32]
-
-    @property
-    def n(self) -> int:
-        return len(self.token)
-
-
-def chain(slots: Sequence[int], start: int, rows: int, tokens: NDArray[np.int32]) -> Rows:
+def chain(slots: Sequence[int], start: int, rows: int, tokens: NDArray[np.int32]) -> RowBatch:
     """`rows` rows for each slot from KV row `start` on; logits of each slot's last."""
     slot = np.repeat(np.asarray(slots, np.int32), rows)
     place = np.tile(np.arange(start, start + rows, dtype=np.int32), len(slots))
     starts = np.arange(len(slot) + 1, dtype=np.int32)
     last = np.arange(rows - 1, len(slot), rows, dtype=np.int32)
-    return Rows(slot, tokens[: len(slot)], place, place, place, starts, place, last)
+    return RowBatch(slot, tokens[: len(slot)], place, place, place, starts, place, last)
 
 
-def measure(program: Program, rows: Rows, kv_base: NDArray[np.uint64], runs: int) -> str:
+def measure(program: Program, rows: RowBatch, kv_base: NDArray[np.uint64], runs: int) -> str:
     """One line: median and least milliseconds, rows a second, and each operation's share."""
     times: list[float] = []
     before = program.op_seconds.copy() if isinstance(program, NativeProgram) else np.zeros(len(abi.OP_NAMES))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kernels.cpu import abi
 from kernels.forms import BLOCKS, Form, RawTensor
 from kernels.invariance import RowVarianceError
-from kernels.program import FormUse, Heads, Linear, Norm, PassRows, Rotary, vector
+from kernels.program import FormUse, Heads, Linear, Norm, Rotary, RowBatch, vector
 
 ALIGN = 64
 PARTIAL_FLOATS = 4 << 20
@@ -239,7 +239,7 @@ class NativeProgram:
         self._forms = [FormUse(str(f), RUNS_AS[f], n) for f, n in sorted(Counter(t.form for t in tensors).items())]
         self._check_rows(matrices)
 
-    def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
+    def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
         if rows.n > self._max_rows:
             raise ValueError(f"a pass of {rows.n} rows; at most {self._max_rows} (max_rows) are possible")
         wanted = len(rows.logit_rows)

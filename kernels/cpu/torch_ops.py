@@ -17,10 +17,10 @@ import torch
 from kernels import reference
 from kernels.forms import Form, RawTensor
 from kernels.kv_view import kv_rows
-from kernels.program import FormUse, Heads, Linear, Norm, PassRows, Rotary, vector
+from kernels.program import FormUse, Heads, Linear, Norm, Rotary, RowBatch, vector
 
 Values = dict[int, torch.Tensor]
-Step = Callable[[PassRows, NDArray[np.uint64], Values], torch.Tensor]
+Step = Callable[[RowBatch, NDArray[np.uint64], Values], torch.Tensor]
 
 
 class TorchRecorder:
@@ -39,7 +39,7 @@ class TorchRecorder:
         self._hold(table, "rows unpacked as needed", table.data.nbytes)
         data = np.array(table.data)
 
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
             wanted = RawTensor(table.name, table.form, (rows.n, table.shape[1]), data[rows.token])
             return torch.from_numpy(reference.dequantise(wanted).copy())
 
@@ -48,7 +48,7 @@ class TorchRecorder:
     def project(self, x: int, norm: Norm, parts: Sequence[Linear]) -> int:
         normed, linears = self._norm(norm), [self._linear(p) for p in parts]
 
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
             n = normed(v[x])
             return torch.cat([linear(n) for linear in linears], dim=1)
 
@@ -61,7 +61,7 @@ class TorchRecorder:
         k_normed = self._norm(k_norm) if k_norm else None
         angles = self._angles.setdefault(rotary, functools.lru_cache(8192)(functools.partial(_angles, rotary)))
 
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
             parts = v[qkv].view(rows.n, heads.heads + 2 * heads.kv_heads, heads.head_dim)
             q, k = parts[:, : heads.heads], parts[:, heads.heads : heads.heads + heads.kv_heads]
             turn = torch.from_numpy(np.stack([angles(int(p)) for p in rows.position]))
@@ -82,7 +82,7 @@ class TorchRecorder:
     def attend(self, q: int, heads: Heads, layer: int) -> int:
         group = heads.heads // heads.kv_heads
 
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
             out = torch.empty(rows.n, heads.q_width)
             queries = v[q].view(rows.n, heads.kv_heads, group, heads.head_dim)
             held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -113,7 +113,7 @@ class TorchRecorder:
     def project_gated(self, x: int, norm: Norm, gate: Linear, up: Linear) -> int:
         normed, gated, upper = self._norm(norm), self._linear(gate), self._linear(up)
 
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
             n = normed(v[x])
             return torch.nn.functional.silu(gated(n)) * upper(n)
 
@@ -123,7 +123,7 @@ class TorchRecorder:
         normed, multiply = self._norm(norm), self._linear(linear)
         outputs = linear.weight.shape[0]
 
-        def step(rows: PassRows, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
+        def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
             if not len(rows.logit_rows):
                 return torch.empty(0, outputs)
             return multiply(normed(v[x][torch.from_numpy(rows.logit_rows).long()]))
@@ -174,7 +174,7 @@ class TorchProgram:
         self._forms = [FormUse(str(form), runs_as, n) for (form, runs_as), n in sorted(uses.items())]
         self._peak = 0
 
-    def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
+    def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
         if rows.n > self._max_rows:
             raise ValueError(f"a pass of {rows.n} rows; at most {self._max_rows} (max_rows) are possible")
         values: Values = {}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kernels.gpu.attention import SPLIT, TILE_ROWS
 from kernels.gpu.rotary import RowTables
 from kernels.gpu.tiles import MAX_SKINNY_ROWS, bucket, row_counts
-from kernels.program import PassRows
+from kernels.program import RowBatch
 
 MIN_TILE = 17
 """Rows of a chain from which on a tile beats single rows: below it the tile would be mostly padding."""
@@ -46,22 +46,7 @@ class PassTables:
     logit: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """A pass's rows (implements `kernels.program.PassRows`)."""
-
-    n: int
-    slot: NDArray[np.int32]
-    token: NDArray[np.int32]
-    position: NDArray[np.int32]
-    kv_row: NDArray[np.int32]
-    prefix: NDArray[np.int32]
-    path_start: NDArray[np.int32]
-    path: NDArray[np.int32]
-    logit_rows: NDArray[np.int32]
-
-
-NO_ROWS = _Rows(0, *[np.zeros(0, np.int32)] * 8)
+NO_ROWS = RowBatch(*[np.zeros(0, np.int32)] * 8)
 """A pass of padding alone."""
 
 
@@ -90,7 +75,7 @@ def foreseen(slots: int, window: int, max_rows: int) -> list[PassShape]:
     return list(dict.fromkeys(shapes))
 
 
-def plan(rows: PassRows) -> tuple[PassShape, NDArray[np.int32], list[tuple[int, int]]]:
+def plan(rows: RowBatch) -> tuple[PassShape, NDArray[np.int32], list[tuple[int, int]]]:
     """The pass's shape, the rows that attend alone, and its tiles as (first row, rows).
 
     A maximal run of at least MIN_TILE rows of one slot, each following the one before and alone on its path, is cut
@@ -162,7 +147,7 @@ class TableBuffers:
         return self._device.nbytes
 
     def upload(
-        self, rows: PassRows, shape: PassShape, single: NDArray[np.int32], tiles: list[tuple[int, int]], spare: int
+        self, rows: RowBatch, shape: PassShape, single: NDArray[np.int32], tiles: list[tuple[int, int]], spare: int
     ) -> None:
         """Fill the tables and start their copy. Padding rows are the first row of the slot `spare`, seeing themselves
         alone. The caller has synchronised since the last upload. Raises ValueError where the paths do not fit."""

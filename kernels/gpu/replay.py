@@ -17,7 +17,7 @@ from kernels.gpu.launch import LaunchMode
 from kernels.gpu.passes import NO_ROWS, PassShape, PassTables, TableBuffers, foreseen, plan
 from kernels.gpu.rotary import HeadShape
 from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
-from kernels.program import FormUse, PassRows
+from kernels.program import FormUse, RowBatch
 
 MAX_GRAPHS = 128
 UNPACKED = "unpacked"
@@ -129,7 +129,7 @@ class CudaProgram:
         self._draws: DrawBuffers | None = None
         self._host_logits = torch.empty(0, dtype=torch.float32)
 
-    def run(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
+    def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
         shape = self._prepare(rows, kv_base)
         self._launch(shape)
         count = len(rows.logit_rows)
@@ -140,7 +140,7 @@ class CudaProgram:
         return out.numpy()
 
     def run_draws(
-        self, rows: PassRows, kv_base: NDArray[np.uint64], draws: Sequence[Draw | None]
+        self, rows: RowBatch, kv_base: NDArray[np.uint64], draws: Sequence[Draw | None]
     ) -> list[NDArray[np.float32] | int]:
         """Compute a pass as `run` does and draw on the device: for each of `rows.logit_rows`, its draw's token, -1
         where a logit is no number or the largest is not finite; where it has none, its logits, a view that the next
@@ -221,7 +221,7 @@ class CudaProgram:
         for step in self._steps:
             step(work)
 
-    def _prepare(self, rows: PassRows, kv_base: NDArray[np.uint64]) -> PassShape:
+    def _prepare(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> PassShape:
         """Room and tables for a pass."""
         shape, single, tiles = plan(rows)
         if shape.rows > self._tables.max_rows:

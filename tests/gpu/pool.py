@@ -202,11 +202,11 @@ def compute(program: CudaProgram, base: NDArray[np.uint64], at: int) -> None:
 
 def pool_against_plain(shapes: list[str]) -> bool:
     """The stage `pool`: bits, fixed and growing round times of each shape. Whether all was right."""
-    torch.cuda.synchronize()  # the driver is asked once it is there
     why = supported(0)
     if why is not None:
         row(f"no device pages: {why}")
         return False
+    torch.cuda.synchronize()
     driver = CountedDriver(CudaDriver(0, torch.cuda.current_stream().cuda_stream))
     stock = PageStock(driver)
     ok = True
