@@ -19,7 +19,7 @@ ASIDE_S = 5.0
 # The share of a core that an open console may take, and the slowest that it asks for that: a change is on the screen
 # within 400 ms all the same. A large screen with hundreds of requests on a slow box comes to it.
 _SHARE = 0.042
-_SLOWEST_S = 0.36
+_SLOWEST_S = 0.37
 _LEAST_PAUSE_S = 0.05
 
 

@@ -196,7 +196,7 @@ class RoundSize(View, frozen=True):
     """The rounds in which `rows` slots decoded together. `tokens` is what such a round writes in all slots together.
 
     `share` is the part of all the rounds' time; `tok_s` what these rounds write a second; `ratio` that over one
-    stream's, None where one stream was never measured alone.
+    stream's, None where one stream was hardly measured alone.
     """
 
     rows: int

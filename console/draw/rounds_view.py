@@ -8,6 +8,7 @@ from console import figures
 from console.bars import FILL, TRACK
 from console.draw import lanes
 from console.draw.frame import Sheet
+from console.parts.rounds import LEAST_ALONE
 from console.screen import RoundSize, RoundsView, ScreenView
 from console.spans import Align, Line, Span, column, parts, width_of, wrap
 from console.tones import Tone
@@ -96,7 +97,7 @@ def _total(shown: RoundsView, width: int) -> list[Line]:
     facts.append((Span(f"{figures.count(shown.tokens)} tok", Tone.TEXT),))
     note = "measured from the rounds' own times; reading prompts and pauses between rounds are not in it"
     if shown.ratio is None:
-        note = "no round with one slot was measured yet, so nothing compares them with one stream"
+        note = f"fewer than {LEAST_ALONE} rounds with one slot were measured, too few to compare with one stream"
     return [parts(facts, width, "   "), *((Span(text, Tone.FAINT),) for text in wrap(note, width))]
 
 

@@ -6,12 +6,15 @@ from console.screen import RoundSize, RoundsView
 from console.spans import literal
 from engine.protocol import Health, RoundStat
 
+LEAST_ALONE = 10
+"""Rounds of one stream alone before others are held against them: the first of a start are slow."""
+
 
 def rounds(health: Health) -> RoundsView:
     """The rounds by size, the smallest first, and their totals. A ratio is what rounds write a second over what those
-    with one slot do; both are from the rounds' own times."""
+    with one slot do, where there are enough of these; both are from the rounds' own times."""
     stats = sorted((stat for stat in health.round_stats if stat.rounds > 0 < stat.rows), key=lambda stat: stat.rows)
-    alone = next((_tok_s(stat) for stat in stats if stat.rows == 1), 0.0)
+    alone = next((_tok_s(stat) for stat in stats if stat.rows == 1 and stat.rounds >= LEAST_ALONE), 0.0)
     total_ms = sum(stat.ms_total for stat in stats)
     tokens = sum(stat.tokens_per_round * stat.rounds for stat in stats)
     tok_s = 1000 * tokens / total_ms if total_ms else 0.0

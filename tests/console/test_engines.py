@@ -13,7 +13,7 @@ from console.engines import POLL_S, RETRY_S, paced
         (POLL_S, 0.0, POLL_S),
         (POLL_S, 0.01, POLL_S),
         (POLL_S, 0.0126, 0.3),
-        (POLL_S, 2.0, 0.36),
+        (POLL_S, 2.0, 0.37),
         (RETRY_S, 2.0, RETRY_S),
     ],
 )

@@ -58,12 +58,19 @@ def test_totals_and_ratios_follow_from_the_rounds_own_times() -> None:
     assert "measured from the rounds' own times" in page(view)
 
 
-def test_without_a_round_of_one_slot_nothing_is_compared() -> None:
-    view = with_stats(stat(2, 10, 30.0, 2.0))
+@pytest.mark.parametrize("alone", [0, 1, 9])
+def test_with_few_rounds_of_one_slot_nothing_is_compared(alone: int) -> None:
+    view = with_stats(stat(2, 10, 30.0, 2.0), stat(1, alone, 31.0, 1.0))
     assert view.rounds is not None
     assert view.rounds.ratio is None
     assert "×" not in page(view).replace("× one", "")
-    assert "nothing compares them with one stream" in page(view)
+    assert "too few to compare with one stream" in page(view)
+
+
+def test_ten_rounds_of_one_slot_are_enough_to_compare() -> None:
+    view = with_stats(stat(2, 10, 20.0, 2.0), stat(1, 10, 20.0, 1.0))
+    assert view.rounds is not None
+    assert [size.ratio for size in view.rounds.sizes] == pytest.approx([1.0, 2.0])
 
 
 def test_the_histogram_is_as_tall_as_the_counts() -> None:
