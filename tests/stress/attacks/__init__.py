@@ -1,0 +1,1 @@
+"""Bounded attacks on a real engine over loopback: `python -m tests.stress.attacks [NAME...] [--json FILE]`."""
