@@ -20,7 +20,7 @@ from engine.ledger.writer import Ledger
 from engine.memory.admission import ReservationLedger
 from engine.memory.budget import KvBacking, SlotCost, SplitMeter, default_floors, fit_slots
 from engine.memory.pressure import HardFloor, Level, PressureLadder
-from engine.memory.probe import MemoryProbe, open_probe
+from engine.memory.probe import MemoryProbe, SteadyProbe, open_probe
 from engine.memory.sizes import size
 from engine.protocol import Loading
 from engine.roles.planned import PlannedRoles
@@ -101,14 +101,14 @@ def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -
 
 
 def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -> EngineState:
-    host = parts.probe()
+    host = SteadyProbe(parts.probe(), parts.clock)
     baseline = host.read()
     share = DecodeShare(DECODE_SHARE if config.decode_share is None else config.decode_share)
     model = parts.load(config, progress)
     card = model.kv_memory
     if card is not None and config.decode_share is None:
         share = DecodeShare(CARD_DECODE_SHARE)
-    probe = host if card is None else card.probe
+    probe = host if card is None else SteadyProbe(card.probe, parts.clock)
     if card is not None:
         baseline = card.baseline
     windows = resolve_windows(config, model.served.max_len)

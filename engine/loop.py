@@ -16,6 +16,7 @@ from engine.intake import Intake
 from engine.ledger.entry import refused_row
 from engine.ledger.reader import LedgerReader
 from engine.lifecycle import Lifecycle
+from engine.memory.probe import SteadyProbe
 from engine.meters import Meters, MetersView
 from engine.protocol import Health, Loading
 from engine.publisher import Publisher
@@ -49,7 +50,8 @@ class Engine:
         self._clock = self._parts.clock
         self._inbox = Inbox(config.queue_limit)
         self._ledger = open_ledger(config, self._parts.wall)
-        self._publisher = Publisher(config.parallel, self._clock, self._parts.probe(), self._ledger)
+        probe = SteadyProbe(self._parts.probe(), self._clock)
+        self._publisher = Publisher(config.parallel, self._clock, probe, self._ledger)
         self._state: EngineState | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()

@@ -245,7 +245,8 @@ class LadderLevel(Wire, frozen=True, kw_only=True):
 
 class Memory(Wire, frozen=True, kw_only=True):
     """The memory that holds the KV; `split` adds up to `total - available`. `ladder`: in the order in which the levels
-    are asked to give back."""
+    are asked to give back. `reading_age_s`: 0 while the memory can be measured; else how old the figures are, which are
+    the last that could be read."""
 
     source: str
     total: int
@@ -258,6 +259,7 @@ class Memory(Wire, frozen=True, kw_only=True):
     split: MemorySplit
     devices: list[DeviceMemory]
     ladder: list[LadderLevel] = []
+    reading_age_s: float = 0.0
 
 
 class CacheLevel(Wire, frozen=True, kw_only=True):

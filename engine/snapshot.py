@@ -200,6 +200,7 @@ def memory(reading: MemoryReading, floor: int, hard_floor: int, split: protocol.
         fixed=0,
         split=split,
         devices=[],
+        reading_age_s=reading.age_s,
     )
 
 

@@ -191,5 +191,7 @@ class HardFloor:
             if got == 0:
                 return Shortfall(need=need, available=available, floor=self._floor, freed=freed)
             freed += got
-            available = self._probe.read().available
+            reading = self._probe.read()
+            # An old reading does not show what came back: asking on for it would empty every rung.
+            available = reading.available if reading.age_s == 0 else available + got
         return None

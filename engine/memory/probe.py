@@ -12,16 +12,26 @@ One interface, `MemoryProbe.read() -> MemoryReading`; the sources differ in wher
 
 A reading costs 0.1 to 0.3 ms on Linux and is not cached here: the caller decides how fresh it must be. Where there
 is no `/proc` (macOS), psutil gives the same figures, more coarsely.
+
+The files are opened once and kept open, so that a process without a free descriptor still measures its memory. What
+serves reads through `SteadyProbe`: a reading that fails is replaced by the last one, which then says its age.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
+from time import monotonic
 from typing import Protocol
+
+log = logging.getLogger("tandem.memory")
 
 HOST = "host"
 CGROUP = "cgroup"
@@ -43,6 +53,8 @@ class MemoryReading:
     available: int
     occupied: int
     own: int
+    age_s: float = 0.0
+    """0 for a reading made now; else how long ago the memory could last be read."""
 
     @property
     def used(self) -> int:
@@ -64,6 +76,35 @@ class FixedProbe:
 
     def read(self) -> MemoryReading:
         return self.reading
+
+
+class SteadyProbe:
+    """Reads through another probe; where that fails after it worked, returns its last reading with its age."""
+
+    def __init__(self, probe: MemoryProbe, clock: Callable[[], float] = monotonic) -> None:
+        self._probe = probe
+        self._clock = clock
+        self._last: MemoryReading | None = None
+        self._read_at = 0.0
+        self._failing = False
+
+    def read(self) -> MemoryReading:
+        """Raises what the probe raises while it has never worked."""
+        try:
+            reading = self._probe.read()
+        except (OSError, ValueError, RuntimeError) as error:
+            if self._last is None:
+                raise
+            if not self._failing:
+                log.warning("the memory cannot be read (%s); its last figures hold until it can", error)
+            self._failing = True
+            # Never 0, which means a reading made now.
+            return replace(self._last, age_s=max(self._clock() - self._read_at, 1e-3))
+        if self._failing:
+            log.info("the memory can be read again")
+        self._failing = False
+        self._last, self._read_at = reading, self._clock()
+        return reading
 
 
 def open_probe(root: Path = Path("/")) -> MemoryProbe:
@@ -90,17 +131,17 @@ class HostProbe:
     """The whole host, from `/proc/meminfo` and `/proc/zoneinfo`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._meminfo = str(root / "proc/meminfo")
-        self._zoneinfo = str(root / "proc/zoneinfo")
-        self._status = str(root / "proc/self/status")
+        self._meminfo = KeptFile(root / "proc/meminfo")
+        self._zoneinfo = KeptFile(root / "proc/zoneinfo")
+        self._status = KeptFile(root / "proc/self/status")
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def read(self) -> MemoryReading:
         """Raises OSError where `/proc` cannot be read, ValueError where it has no MemAvailable (Linux < 3.14)."""
-        fields = dict(_MEMINFO.findall(_slurp(self._meminfo)))
+        fields = dict(_MEMINFO.findall(self._meminfo.read()))
         if b"MemAvailable" not in fields:
-            raise ValueError(f"{self._meminfo} has no MemAvailable")
-        own = sum(map(int, _OWN.findall(_slurp(self._status)))) * 1024
+            raise ValueError(f"{self._meminfo.path} has no MemAvailable")
+        own = sum(map(int, _OWN.findall(self._status.read()))) * 1024
         total = int(fields[b"MemTotal"]) * 1024
         return MemoryReading(
             source=HOST,
@@ -113,7 +154,7 @@ class HostProbe:
     def _per_cpu_free(self) -> int:
         """Bytes of free pages on the per-CPU lists; 0 where they may not be read."""
         try:
-            return sum(map(int, _PER_CPU_FREE.findall(_slurp(self._zoneinfo)))) * self._page
+            return sum(map(int, _PER_CPU_FREE.findall(self._zoneinfo.read()))) * self._page
         except OSError:
             return 0
 
@@ -147,18 +188,18 @@ class CgroupProbe:
 
     def __init__(self, host: HostProbe, group: ControlGroup) -> None:
         self._host = host
-        self._limit = str(group.limit_file)
-        self._usage = str(group.usage_file)
-        self._stat = str(group.folder / "memory.stat")
-        self._kernel = str(group.folder / "memory.kmem.usage_in_bytes") if group.version == 1 else None
+        self._limit = KeptFile(group.limit_file)
+        self._usage = KeptFile(group.usage_file)
+        self._stat = KeptFile(group.folder / "memory.stat")
+        self._kernel = KeptFile(group.folder / "memory.kmem.usage_in_bytes") if group.version == 1 else None
 
     def read(self) -> MemoryReading:
         """The limit is read anew each time: it may be changed while the process runs."""
         host = self._host.read()
-        limit = _slurp(self._limit).strip()
+        limit = self._limit.read().strip()
         total = min(int(limit), host.total) if limit.isdigit() else host.total
-        usage = int(_slurp(self._usage))
-        stat = {name: int(value) for name, value in (line.split() for line in _slurp(self._stat).splitlines())}
+        usage = int(self._usage.read())
+        stat = {name: int(value) for name, value in (line.split() for line in self._stat.read().splitlines())}
 
         # v1 keeps the figures of the group alone and, as `total_*`, those of the group with all below it.
         def pages(name: bytes) -> int:
@@ -167,7 +208,7 @@ class CgroupProbe:
         if self._kernel is None:
             kernel = stat.get(b"kernel", 0) - stat.get(b"slab_reclaimable", 0)
         else:
-            kernel = int(_slurp(self._kernel))
+            kernel = int(self._kernel.read())
         kept = (b"active_anon", b"inactive_anon", b"active_file", b"unevictable")
         return MemoryReading(
             source=CGROUP,
@@ -230,12 +271,40 @@ def _groups(root: Path) -> list[ControlGroup]:
     return groups
 
 
-def _slurp(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
+class KeptFile:
+    """A small file of the kernel's, opened at the first read and read from its beginning each time.
+
+    `/proc/self` is resolved when the file is opened: a forked child would go on reading its parent's.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = Lock()
+        self._fd: int | None = None
+        self._close: weakref.finalize[..., KeptFile] | None = None
+
+    def read(self) -> bytes:
+        """Raises OSError. A kept descriptor that fails (its control group is gone) is opened again once."""
+        with self._lock:
+            if self._fd is not None:
+                try:
+                    return _read_from_start(self._fd)
+                except OSError:
+                    self._let_go()
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._close = weakref.finalize(self, os.close, self._fd)
+            return _read_from_start(self._fd)
+
+    def _let_go(self) -> None:
+        if self._close is not None:
+            self._close()
+        self._fd = self._close = None
+
+
+def _read_from_start(fd: int) -> bytes:
+    parts: list[bytes] = []
+    offset = 0
+    while part := os.pread(fd, 1 << 16, offset):
+        parts.append(part)
+        offset += len(part)
+    return b"".join(parts)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from engine.config import EngineConfig
-from engine.memory.probe import MemoryReading
+from engine.memory.probe import FixedProbe, MemoryReading
 from engine.protocol import WaitState
 from engine.request import Done, Failed, RequestError, Waiting
 from tests.support.fake_model import LAYOUT, RecordingSink, Rig, greedy
@@ -183,3 +187,22 @@ def test_reservations_are_credited_as_pages_are_committed(rig: Make) -> None:
     while r.engine._serving().jobs:
         assert ledger.outstanding() + r.pool.committed_bytes(0) == promised
         r.engine.turn()
+
+
+def test_a_box_that_cannot_be_measured_any_more_ends_no_answer(rig: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    r = rig(parallel=2)
+    _, running = r.submit(LONG, 60)
+    r.turns(5)
+
+    def unreadable(_: FixedProbe) -> MemoryReading:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(FixedProbe, "read", unreadable)
+    _, later = r.submit(SHORT, 40)
+    r.clock.advance(3)
+    r.turns(5)
+    memory = r.engine.health().memory
+    assert memory.available == r.probe.reading.available
+    assert memory.reading_age_s >= 3
+    r.settle()
+    assert (running.tokens(), later.tokens()) == (greedy(LONG, 60), greedy(SHORT, 40))

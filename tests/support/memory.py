@@ -10,13 +10,14 @@ from engine.memory.probe import HOST, MemoryReading
 
 @dataclass
 class ScriptedProbe:
-    """A box of `total` bytes of which `available` can be had; tests move `available`."""
+    """A box of `total` bytes of which `available` can be had; tests move `available`. `age_s`: of its readings."""
 
     available: int
     total: int = 1 << 40
+    age_s: float = 0.0
 
     def read(self) -> MemoryReading:
-        return MemoryReading(HOST, self.total, self.available, self.total - self.available, 0)
+        return MemoryReading(HOST, self.total, self.available, self.total - self.available, 0, self.age_s)
 
 
 @dataclass

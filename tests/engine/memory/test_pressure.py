@@ -99,6 +99,15 @@ def test_bytes_that_do_not_show_as_free_are_asked_for_again():
     assert (ghost.pieces, real.pieces) == ([], [])
 
 
+def test_an_old_reading_does_not_empty_the_rungs():
+    """What comes back does not show in it, so what the rungs say they freed counts."""
+    probe = ScriptedProbe(available=100, age_s=4.0)
+    rungs = [ScriptedRung(f"slot {i}", Level.SIDE_CONVERSATION, [60]) for i in range(3)]
+    guard = HardFloor(probe, 100, PressureLadder(rungs))
+    assert guard.make_room(50) is None
+    assert [rung.pieces for rung in rungs] == [[], [60], [60]]
+
+
 @given(
     available=st.integers(0, 300),
     need=st.integers(0, 300),

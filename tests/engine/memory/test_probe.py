@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from pathlib import Path
 
 import pytest
 
-from engine.memory.probe import CgroupProbe, FixedProbe, HostProbe, MemoryReading, PsutilProbe, open_probe
+from engine.memory.probe import CgroupProbe, FixedProbe, HostProbe, MemoryReading, PsutilProbe, SteadyProbe, open_probe
 from engine.memory.sizes import GIB, MIB
+from tests.support.memory import ScriptedProbe
 
 MEMINFO = """MemTotal:       16777216 kB
 MemFree:         2097152 kB
@@ -210,3 +212,39 @@ def test_a_fixed_probe_says_what_it_was_told():
     reading = MemoryReading("unified", 10, 4, 6, 1)
     assert FixedProbe(reading).read() == reading
     assert reading.used == 6
+
+
+def test_memory_is_measured_without_a_free_descriptor(box, monkeypatch):
+    root = box({**v2(str(4 * GIB), 2 * GIB), "proc/zoneinfo": ZONEINFO})
+    probe = open_probe(root)
+    before = probe.read()
+
+    def no_descriptor(*args: object, **named: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", no_descriptor)
+    (root / "sys/fs/cgroup/memory.current").write_text(f"{GIB}\n")
+    assert probe.read().available == before.available + GIB
+
+
+def test_a_probe_that_fails_keeps_its_last_reading_and_says_how_old_it_is(caplog):
+    class Failing(ScriptedProbe):
+        broken = False
+
+        def read(self) -> MemoryReading:
+            if self.broken:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().read()
+
+    inner, now = Failing(available=5 * GIB), [100.0]
+    probe = SteadyProbe(inner, lambda: now[0])
+    inner.broken = True
+    with pytest.raises(OSError, match="Too many"):
+        probe.read()
+    inner.broken = False
+    assert probe.read().age_s == 0
+    inner.broken, now[0] = True, 107.5
+    assert [(probe.read().available, probe.read().age_s) for _ in range(2)] == [(5 * GIB, 7.5)] * 2
+    inner.broken, inner.available = False, 3 * GIB
+    assert (probe.read().available, probe.read().age_s) == (3 * GIB, 0)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
