@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
-from platformdirs import user_cache_path
+from kernels.cache_dir import cache_dir
 
 CHUNK = 1 << 20
 POLL_S = 0.1
@@ -93,8 +93,7 @@ BUILT_IN = MappingProxyType({
 
 def models_dir() -> Path:
     """Where fetched models lie: `TANDEM_CACHE_DIR`, else the user's cache folder, and `models` in it."""
-    override = os.environ.get("TANDEM_CACHE_DIR")
-    return (Path(override) if override else user_cache_path("tandem")) / "models"
+    return cache_dir() / "models"
 
 
 def built_in(name: str) -> BuiltIn:

@@ -12,12 +12,12 @@ from engine.models import llama
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.protocol import WeightForm
 from engine.rows import RowBatch
-from engine.runner import KvAddresses, Outcome, check_batch, drawn
+from engine.runner import KvAddresses, StepOutput, check_batch, drawn
 from kernels.cpu.backend import BackendChoice, choose, torch
-from kernels.draws import Draw
-from kernels.forms import RawTensor
 from kernels.invariance import RowVarianceError
 from kernels.program import Program
+from kernels.quant_types import RawTensor
+from kernels.sampling import SamplingSpec
 
 
 class CpuRunner:
@@ -67,8 +67,8 @@ class CpuRunner:
         check_batch(batch, self.max_rows, self.vocab_size, self._windows)
         return self._program.run(batch, self._base)
 
-    def forward_draw(self, batch: RowBatch, draws: Sequence[Draw | None]) -> list[Outcome]:
-        return drawn(self.forward(batch), draws)
+    def forward_and_sample(self, batch: RowBatch, specs: Sequence[SamplingSpec | None]) -> list[StepOutput]:
+        return drawn(self.forward(batch), specs)
 
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
         if self._base is None:

@@ -14,14 +14,14 @@ from engine.kv.pool import KvPool
 from engine.models.llama import LlamaConfig
 from engine.rows import SlotRows, pack
 from engine.shapes import SeededTensors, ShapeRun, ShapeStep
-from kernels.forms import BLOCKS, Form
 from kernels.kv_view import kv_rows
+from kernels.quant_types import BLOCKS, QuantType
 
 REPEATS = 5
 
 
 def run_on_cpu(
-    config: LlamaConfig, form: Form, rows: Sequence[int], *, context: int, seed: int, threads: int
+    config: LlamaConfig, form: QuantType, rows: Sequence[int], *, context: int, seed: int, threads: int
 ) -> ShapeRun:
     """Time decode steps of `rows` requests with `context` tokens each, and compare each row's logits with alone."""
     most = max(rows)

@@ -23,8 +23,8 @@ from engine.models.llama import LlamaConfig
 from engine.protocol import Loading, WeightForm
 from engine.runner import Runner
 from engine.state import KvMemory
-from kernels.forms import Form, RawTensor
 from kernels.gpu.tiles import row_counts
+from kernels.quant_types import QuantType, RawTensor
 
 MAX_ROWS = 512
 """Rows of a prompt chunk where no setting names them: a card reads many rows as fast as few."""
@@ -35,7 +35,8 @@ result."""
 _PACK_CHUNK = (1 << 24) * 48
 """Bytes at most that packing takes for a moment beside the file's and the packed ones: quants as integers."""
 _PACKED_BITS = {
-    Form.Q4_0: 5.0, Form.Q4_1: 5.0, Form.Q4_K: 5.0, Form.Q5_K: 9.0, Form.Q6_K: 9.0, Form.Q8_0: 8.5,
+    QuantType.Q4_0: 5.0, QuantType.Q4_1: 5.0, QuantType.Q4_K: 5.0,
+    QuantType.Q5_K: 9.0, QuantType.Q6_K: 9.0, QuantType.Q8_0: 8.5,
 }  # fmt: skip
 """Bits of a packed value; forms not named here are held in 16."""
 
@@ -164,7 +165,7 @@ def _refuse_size(card: Card, tensors: Mapping[str, RawTensor], available: int) -
     for name in tensors:
         tensor = tensors[name]
         values = math.prod(tensor.shape)
-        packed = round(values * _PACKED_BITS.get(tensor.form, 0) / 8)
+        packed = round(values * _PACKED_BITS.get(tensor.quant_type, 0) / 8)
         table = name == "token_embd.weight"
         if len(tensor.shape) == 1:
             weights += 4 * values

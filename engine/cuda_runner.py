@@ -12,16 +12,16 @@ from engine.models import llama
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.protocol import WeightForm
 from engine.rows import RowBatch, SlotRows, pack
-from engine.runner import KvAddresses, Outcome, check_batch
-from kernels.draws import Draw, make_draw
-from kernels.forms import Form, RawTensor
+from engine.runner import KvAddresses, StepOutput, check_batch
 from kernels.gpu import nvrtc
 from kernels.gpu.kv_moves import move_rows
 from kernels.gpu.program import CudaOps
 from kernels.gpu.replay import CudaProgram
 from kernels.gpu.weights import FileWeights
+from kernels.quant_types import QuantType, RawTensor
+from kernels.sampling import SamplingSpec, sampling_spec
 
-_ANY_DRAW = make_draw(0.5, 1.0, top_k=2, top_p=0.5, min_p=0.0)
+_ANY_DRAW = sampling_spec(0.5, 1.0, top_k=2, top_p=0.5, min_p=0.0)
 """A draw that takes every kernel."""
 
 
@@ -42,7 +42,7 @@ class CudaRunner:
         max_rows: int,
         positions: int,
     ) -> None:
-        dense = tensors["token_embd.weight"].form is Form.BF16
+        dense = tensors["token_embd.weight"].quant_type is QuantType.BF16
         packs = device.type == "cuda" and nvrtc.available()
         weights = FileWeights(device, torch.bfloat16 if dense else torch.float16, pack=packs)
         recorder = CudaOps(weights, device, positions)
@@ -66,7 +66,7 @@ class CudaRunner:
         self._base = np.array([[kv.base(slot, t) for t in tensors] for slot in range(slots)], np.uint64)
         self._device_base = torch.from_numpy(self._base.view(np.int64)).to(self._device)
         self._windows = np.array([kv.window(slot) for slot in range(slots)], np.int64)
-        self.program.foresee(self._base, int(self._windows.max()))
+        self.program.warm_up(self._base, int(self._windows.max()))
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # buffers that grew, and what capturing took for a moment
 
@@ -76,11 +76,11 @@ class CudaRunner:
         check_batch(batch, self.max_rows, self.vocab_size, self._windows)
         return self.program.run(batch, self._base)
 
-    def forward_draw(self, batch: RowBatch, draws: Sequence[Draw | None]) -> list[Outcome]:
+    def forward_and_sample(self, batch: RowBatch, specs: Sequence[SamplingSpec | None]) -> list[StepOutput]:
         if self._base is None:
             raise RuntimeError("forward before attach")
         check_batch(batch, self.max_rows, self.vocab_size, self._windows)
-        return self.program.run_draws(batch, self._base, draws)
+        return self.program.run_and_sample(batch, self._base, specs)
 
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
         if self._base is None:
@@ -104,7 +104,7 @@ class CudaRunner:
         held = [torch.zeros(rows * t.row_bytes, dtype=torch.uint8, device=self._device) for t in self.layout.tensors]
         base = np.array([[t.data_ptr() for t in held]] * slots, np.uint64)
         batch = pack([SlotRows(s, 0, [0] * rows, logits=(rows - 1,)) for s in range(slots)])
-        self.program.run_draws(batch, base, [_ANY_DRAW] * slots)
+        self.program.run_and_sample(batch, base, [_ANY_DRAW] * slots)
         place = torch.zeros(1, dtype=torch.int32, device=self._device)
         tensors = torch.from_numpy(base[0].view(np.int64)).to(self._device)
         move_rows(tensors, tensors, place, place, self.config.attention.kv_width)

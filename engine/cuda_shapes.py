@@ -10,20 +10,20 @@ import torch
 from engine.models import llama
 from engine.rows import SlotRows, pack
 from engine.shapes import ShapeForm, ShapeRun, ShapeStep, ShapeTensors
-from kernels.forms import RawTensor
 from kernels.gpu.argmax import ArgmaxScratch, argmax
+from kernels.gpu.batch import plan
 from kernels.gpu.launch import LaunchMode
-from kernels.gpu.packing import FP8_BLOCK, STEP, TILE, Packed, PackedForm, pack_fp8
-from kernels.gpu.passes import plan
+from kernels.gpu.packing import FP8_BLOCK, STEP, TILE, Packed, PackedFormat, pack_fp8
 from kernels.gpu.program import CudaOps
 from kernels.gpu.replay import CudaProgram
 from kernels.gpu.timing import read_rate, replay_ms
+from kernels.quant_types import RawTensor
 
 PACKED_AS = {
-    ShapeForm.Q4: PackedForm.Q4,
-    ShapeForm.Q8: PackedForm.Q8,
-    ShapeForm.FP8: PackedForm.FP8,
-    ShapeForm.NVFP4: PackedForm.NVFP4,
+    ShapeForm.Q4: PackedFormat.Q4,
+    ShapeForm.Q8: PackedFormat.Q8,
+    ShapeForm.FP8: PackedFormat.FP8,
+    ShapeForm.NVFP4: PackedFormat.NVFP4,
 }
 SLACK_ROWS = 8
 
@@ -58,7 +58,7 @@ class SeededWeights:
         return out.normal_(0.0, k**-0.5, generator=self._generator)
 
 
-def random_packed(form: PackedForm, n: int, k: int, generator: torch.Generator | None = None) -> Packed:
+def random_packed(form: PackedFormat, n: int, k: int, generator: torch.Generator | None = None) -> Packed:
     """Random packed weights on the card whose values, times alpha, are of about k**-0.5: codes are bits as they come,
     scales lie where packing would put them."""
     shape = (n // TILE, k // STEP)
@@ -73,25 +73,25 @@ def random_packed(form: PackedForm, n: int, k: int, generator: torch.Generator |
     def filled(value: float) -> torch.Tensor:
         return torch.full((n,), value * k**-0.5, device="cuda")
 
-    if form is PackedForm.Q4:  # half, r, row half, scale or minimum; rows r + 8 are stored times 16
+    if form is PackedFormat.Q4:  # half, r, row half, scale or minimum; rows r + 8 are stored times 16
         step = uniform(*shape, 2, 8, 2).mul_(2.0**-8)
         stored = step * torch.tensor([2.0**18, 2.0**22], device="cuda")
         scales = torch.stack((stored, -7.5 * step), dim=-1).half()
         return Packed(form, words(128), _bytes(scales, shape), filled(2.0**8 / 4.8), n, k)
-    if form is PackedForm.Q8:
+    if form is PackedFormat.Q8:
         scales = uniform(*shape, 2, 8, 2).mul_(2.0**14).half()
         return Packed(form, words(256), _bytes(scales, shape), filled(2.0**10 / 76), n, k)
-    if form is PackedForm.Q8_SHORT:
+    if form is PackedFormat.Q8_SHORT:
         scales = uniform(*shape, 2, 8, 2, 2).mul_(2.0**14).half()
         return Packed(form, words(256), _bytes(scales, shape), filled(2.0**10 / 76), n, k)
-    if form is PackedForm.Q8_MIN:
+    if form is PackedFormat.Q8_MIN:
         step = uniform(*shape, 2, 8, 2).mul_(2.0**-10)
         scales = torch.stack((step * 2.0**24, -127.5 * step), dim=-1).half()
         return Packed(form, words(256), _bytes(scales, shape), filled(2.0**10 / 76), n, k)
-    if form is PackedForm.FP8:
+    if form is PackedFormat.FP8:
         values = torch.empty((n, k), device="cuda").normal_(0.0, 32.0, generator=generator).to(torch.float8_e4m3fn)
         return pack_fp8(values, uniform(-(-n // FP8_BLOCK), -(-k // FP8_BLOCK)).mul_(k**-0.5 / 32))
-    if form is PackedForm.NVFP4:
+    if form is PackedFormat.NVFP4:
         scales = uniform(*shape, 64).mul_(100).to(torch.float8_e4m3fn)
         return Packed(form, words(128), _bytes(scales, shape), filled(2.0**14 / 300), n, k)
     raise ValueError(f"no random weights of the form {form}")

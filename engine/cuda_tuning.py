@@ -13,23 +13,23 @@ from engine.cuda_shapes import random_packed
 from engine.devices import Card
 from engine.models.llama import LlamaConfig
 from engine.shapes import SHAPES, ShapeForm
-from kernels.forms import Form, RawTensor
 from kernels.gpu import nvrtc
 from kernels.gpu.linear import Epilogue
-from kernels.gpu.packing import PackedForm
+from kernels.gpu.packing import PackedFormat
 from kernels.gpu.tile_cache import Measured, path_for, read, write
 from kernels.gpu.tuning import Product, tune
 from kernels.gpu.weights import PACKED_AS, will_pack
+from kernels.quant_types import QuantType, RawTensor
 
 
 def products_of(config: LlamaConfig, tensors: Mapping[str, RawTensor], *, packs: bool) -> list[Product]:
     """The distinct products of a model's file as a card computes them; `packs` as in `FileWeights`."""
-    dtype = torch.bfloat16 if tensors["token_embd.weight"].form is Form.BF16 else torch.float16
+    dtype = torch.bfloat16 if tensors["token_embd.weight"].quant_type is QuantType.BF16 else torch.float16
     packs = packs and dtype is torch.float16
 
-    def held(name: str) -> PackedForm | None:
+    def held(name: str) -> PackedFormat | None:
         tensor = tensors[name]
-        return PACKED_AS[tensor.form] if packs and will_pack(tensor) else None
+        return PACKED_AS[tensor.quant_type] if packs and will_pack(tensor) else None
 
     found: dict[Product, None] = {}
 

@@ -22,7 +22,7 @@ from engine.tokenizer import GgufTokenizer, load_tokenizer
 from engine.weights.gguf import DamagedModel, Metadata, open_gguf
 from kernels.cpu.backend import choose as choose_backend
 from kernels.cpu.threads import available
-from kernels.forms import RawTensor
+from kernels.quant_types import RawTensor
 
 ROWS = 128
 """Rows that one forward takes at least: a prompt chunk of the default size."""
@@ -106,7 +106,7 @@ def _on_cpu(
     progress: Progress,
 ) -> _Placed:
     progress(Loading(stage=KERNELS, done_bytes=0, total_bytes=0, eta_s=None))
-    backend = choose_backend()
+    backend = choose_backend(config.cpu_backend)
     try:
         runner = CpuRunner(
             model_config,

@@ -15,7 +15,7 @@ from engine.lifecycle import Lifecycle
 from engine.protocol import LaneState
 from engine.request import FinishReason, Reading, RequestError
 from engine.rows import SlotRows, pack
-from engine.runner import Outcome
+from engine.runner import StepOutput
 from engine.sampling import NonFiniteLogits
 from engine.scheduler import Reader, choose_reader, chunk_end
 from engine.state import EngineState
@@ -103,9 +103,9 @@ class Rounds:
         if not last:
             self._state.pool.ahead(slot.id, chunk_end(end, choice.prompt_len, self._state.chunk))
         share = SlotRows(slot.id, start, choice.path[start:end], logits=(end - start - 1,) if last else ())
-        draws = [choice.sampler.draw(len(choice.path))] if last else []
+        specs = [choice.sampler.draw(len(choice.path))] if last else []
         try:
-            outcomes = self._state.model.runner.forward_draw(pack((share,)), draws)
+            outcomes = self._state.model.runner.forward_and_sample(pack((share,)), specs)
         except Exception as error:  # noqa: BLE001 - whatever the pass raises ends this request alone
             self._broke(choice, error)
             return
@@ -146,7 +146,7 @@ class Rounds:
         choice.cached = end
         return True
 
-    def _forward_round(self, choices: Sequence[Choice]) -> list[tuple[Choice, Outcome]]:
+    def _forward_round(self, choices: Sequence[Choice]) -> list[tuple[Choice, StepOutput]]:
         """Each choice's next token, or its row of logits where drawing takes more.
 
         Where the joint pass raises, each slot runs alone, so that the one at fault shows itself; a row's result does
@@ -154,9 +154,9 @@ class Rounds:
         has no pages to write to any more.
         """
         batch = pack([_next_row(c) for c in choices])
-        draws = [c.sampler.draw(len(c.path)) for c in choices]
+        specs = [c.sampler.draw(len(c.path)) for c in choices]
         try:
-            outcomes = self._state.model.runner.forward_draw(batch, draws)
+            outcomes = self._state.model.runner.forward_and_sample(batch, specs)
         except Exception as error:  # noqa: BLE001 - whatever the pass raises must not end the other requests
             if len(choices) == 1:
                 self._broke(choices[0], error)
@@ -165,8 +165,8 @@ class Rounds:
             return [(c, row if isinstance(row, int) else row.copy()) for rows in alone for c, row in rows]
         return list(zip(choices, outcomes, strict=True))
 
-    def _take_token(self, choice: Choice, row: Outcome) -> FinishReason | None:
-        """Draw the next token from its row's outcome and send it; why the choice is complete now, if it is."""
+    def _take_token(self, choice: Choice, row: StepOutput) -> FinishReason | None:
+        """SamplingSpec the next token from its row's outcome and send it; why the choice is complete now, if it is."""
         try:
             sampler = choice.sampler
             drawn = sampler.take(row, choice.path) if isinstance(row, int) else sampler.sample(row, choice.path)

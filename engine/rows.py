@@ -47,7 +47,7 @@ def pack(shares: Sequence[SlotRows]) -> RowBatch:
     kv_row: list[int] = []
     prefix: list[int] = []
     path: list[int] = []
-    path_start: list[int] = [0]
+    ancestor_start: list[int] = [0]
     logit_rows: list[int] = []
     for share in shares:
         if not share.tokens:
@@ -61,14 +61,14 @@ def pack(shares: Sequence[SlotRows]) -> RowBatch:
         if share.parents is None:
             prefix += rows
             path += rows
-            path_start += range(path_start[-1] + 1, path_start[-1] + n + 1)
+            ancestor_start += range(ancestor_start[-1] + 1, ancestor_start[-1] + n + 1)
         else:
             for ancestors in _paths(share):
                 prefix.append(share.start)
                 path += [share.start + a for a in ancestors]
-                path_start.append(len(path))
+                ancestor_start.append(len(path))
         logit_rows += [base + i for i in share.logits]
-    starts = np.asarray(path_start, np.int32)
+    starts = np.asarray(ancestor_start, np.int32)
     kv_rows = np.asarray(kv_row, np.int32)
     if all(share.parents is None for share in shares):
         # Chains alone: a row's prefix, position and path are its KV row, and every round would pay for copies.
@@ -83,8 +83,8 @@ def pack(shares: Sequence[SlotRows]) -> RowBatch:
         position=positions,
         kv_row=kv_rows,
         prefix=prefixes,
-        path_start=starts,
-        path=paths,
+        ancestor_start=starts,
+        ancestors=paths,
         logit_rows=np.asarray(logit_rows, np.int32),
     )
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from engine.kv.layout import KvLayout
 from engine.rows import RowBatch
-from kernels.draws import Draw, draw_token
+from kernels.sampling import SamplingSpec, sample_token
 
-Outcome = NDArray[np.float32] | int
+StepOutput = NDArray[np.float32] | int
 """What a row's logits came to: the token drawn from them, -1 where one is no number or the largest is not finite; or
 the logits themselves."""
 
@@ -51,10 +51,10 @@ class Runner(Protocol):
         committed every KV row that the batch writes."""
         ...
 
-    def forward_draw(self, batch: RowBatch, draws: Sequence[Draw | None]) -> list[Outcome]:
-        """Compute all rows as `forward` does, and draw a token from the logits of each of `batch.logit_rows` by its
-        entry of `draws`, by the rule of `kernels.draws`; where that is None, the outcome is the row of logits, a view
-        as there."""
+    def forward_and_sample(self, batch: RowBatch, specs: Sequence[SamplingSpec | None]) -> list[StepOutput]:
+        """Compute all rows as `forward` does, and sample a token from the logits of each of `batch.logit_rows` by its
+        entry of `specs` and the rule of `kernels.sampling`. Where that is None, the output is the row of logits, a
+        view as there."""
         ...
 
     def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
@@ -70,15 +70,15 @@ class Runner(Protocol):
         ...
 
 
-def drawn(logits: NDArray[np.float32], draws: Sequence[Draw | None]) -> list[Outcome]:
-    """What `Runner.forward_draw` returns, from logits (rows, vocabulary) on the host."""
-    outcomes: list[Outcome] = []
-    for row, draw in zip(logits, draws, strict=True):
-        if draw is None:
+def drawn(logits: NDArray[np.float32], specs: Sequence[SamplingSpec | None]) -> list[StepOutput]:
+    """What `Runner.forward_and_sample` returns, from logits (rows, vocabulary) on the host."""
+    outcomes: list[StepOutput] = []
+    for row, spec in zip(logits, specs, strict=True):
+        if spec is None:
             outcomes.append(row)
         else:
             best = int(row.argmax())
-            outcomes.append(draw_token(row, best, draw) if np.isfinite(row[best]) else -1)
+            outcomes.append(sample_token(row, best, spec) if np.isfinite(row[best]) else -1)
     return outcomes
 
 

@@ -2,8 +2,8 @@
 
 A draw depends on its row's logits, the request's parameters, the path before it and its position, so a row sampled in a
 joint round, alone, or as a node of a tree gives the same token, on a host or on a device. Order of the steps: penalties
-and bias on the raw logits, then the rule of `kernels.draws`: temperature, top_k, top_p (over what top_k kept), min_p,
-and one uniform number through the inverse of the cumulative distribution by id.
+and bias on the raw logits, then the rule of `kernels.sampling`: temperature, top_k, top_p (over what top_k kept),
+min_p, and one uniform number through the inverse of the cumulative distribution by id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.request import SamplingParams, TokenLogprob
-from kernels.draws import GREEDY, Draw, draw_token, make_draw, top_ids
+from kernels.sampling import GREEDY, SamplingSpec, sample_token, sampling_spec, top_ids
 
 _MASK64 = (1 << 64) - 1
 
@@ -56,12 +56,12 @@ class Sampler:
         self._rule = (
             GREEDY
             if params.greedy
-            else make_draw(0.0, params.temperature, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p)
+            else sampling_spec(0.0, params.temperature, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p)
         )
         self._bias_ids = np.array([token for token, _ in params.logit_bias], np.int64)
         self._bias = np.array([bias for _, bias in params.logit_bias], np.float32)
 
-    def draw(self, position: int) -> Draw | None:
+    def draw(self, position: int) -> SamplingSpec | None:
         """How the token at `position` is drawn from its row's logits alone; None where that takes more: penalties, a
         bias, or log-probabilities, for which `sample` needs the row."""
         return None if self._shaped or self._logprobs is not None else self._draw(position)
@@ -73,7 +73,7 @@ class Sampler:
         return Sampled(token)
 
     def sample(self, logits: NDArray[np.float32], path: Sequence[int]) -> Sampled:
-        """Draw the token that follows `path` (prompt and generated tokens so far) from its row of logits (vocab_size).
+        """Sample the token that follows `path` (prompt and generated tokens) from its row of logits (vocab_size).
 
         The draw's position is len(path). `path` only ever grows between calls. Log-probabilities are those of the
         model's own distribution, before penalties, bias, temperature and cuts. Raises NonFiniteLogits.
@@ -82,7 +82,7 @@ class Sampler:
         best = int(shaped.argmax())
         if not math.isfinite(shaped[best]):
             raise NonFiniteLogits(f"the model's logits at position {len(path)} are not finite")
-        token = draw_token(shaped, best, self._draw(len(path)))
+        token = sample_token(shaped, best, self._draw(len(path)))
         if self._logprobs is None:
             return Sampled(token)
         return Sampled(token, token_logprob(logits, token, self._logprobs))
@@ -103,7 +103,7 @@ class Sampler:
             np.add.at(shaped, self._bias_ids, self._bias)
         return shaped
 
-    def _draw(self, position: int) -> Draw:
+    def _draw(self, position: int) -> SamplingSpec:
         if self._rule.greedy:
             return self._rule
         return replace(self._rule, noise=uniform(self._params.seed, self._choice, position))

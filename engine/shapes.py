@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.models.llama import LlamaConfig
-from kernels.forms import BLOCKS, Form, RawTensor
+from kernels.quant_types import BLOCKS, QuantType, RawTensor
 
 
 class ShapeForm(StrEnum):
@@ -23,7 +23,7 @@ class ShapeForm(StrEnum):
     NVFP4 = "nvfp4"
 
 
-ON_CPU = {ShapeForm.BF16: Form.BF16, ShapeForm.Q4: Form.Q4_1, ShapeForm.Q8: Form.Q8_0}
+ON_CPU = {ShapeForm.BF16: QuantType.BF16, ShapeForm.Q4: QuantType.Q4_1, ShapeForm.Q8: QuantType.Q8_0}
 """The forms that the CPU backend runs, as a file would hold them."""
 LEAST_CAPABILITY = {ShapeForm.FP8: (8, 9), ShapeForm.NVFP4: (8, 9)}
 """The oldest cards that run a form, where not every supported one does: 8-bit floats need a conversion instruction."""
@@ -84,7 +84,7 @@ class ShapeTensors(Mapping[str, RawTensor]):
         self._shapes = shapes
 
     def __getitem__(self, name: str) -> RawTensor:
-        return RawTensor(name, Form.BF16, self._shapes[name], np.empty(0, np.uint8))
+        return RawTensor(name, QuantType.BF16, self._shapes[name], np.empty(0, np.uint8))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -96,7 +96,7 @@ class ShapeTensors(Mapping[str, RawTensor]):
 class SeededTensors(Mapping[str, RawTensor]):
     """A shape's tensors with random values of about inputs**-0.5, made as they are taken; matrices in `form`."""
 
-    def __init__(self, config: LlamaConfig, form: Form, seed: int) -> None:
+    def __init__(self, config: LlamaConfig, form: QuantType, seed: int) -> None:
         self._shapes = ShapeTensors(config)
         self._form = form
         self._seed = seed
@@ -107,7 +107,7 @@ class SeededTensors(Mapping[str, RawTensor]):
         random = np.random.default_rng([self._seed, self._order[name]])
         if len(shape) == 1:
             values = random.normal(1.0, 0.1, shape).astype(np.float32)
-            return RawTensor(name, Form.F32, shape, values.view(np.uint8))
+            return RawTensor(name, QuantType.F32, shape, values.view(np.uint8))
         return RawTensor(name, self._form, shape, _matrix(self._form, shape, random))
 
     def __iter__(self) -> Iterator[str]:
@@ -117,10 +117,10 @@ class SeededTensors(Mapping[str, RawTensor]):
         return len(self._shapes)
 
 
-def _matrix(form: Form, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[np.uint8]:
+def _matrix(form: QuantType, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[np.uint8]:
     n, k = shape
     size = float(k) ** -0.5
-    if form is Form.BF16:
+    if form is QuantType.BF16:
         # A sign, an exponent at or two under the size's, and any mantissa.
         top = 127 + int(np.floor(np.log2(size)))
         exponent = random.integers(top - 2, top + 1, (n, k), dtype=np.uint16)
@@ -128,8 +128,8 @@ def _matrix(form: Form, shape: tuple[int, ...], random: np.random.Generator) -> 
         return (noise & 0x807F | exponent << 7).view(np.uint8)
     spec = BLOCKS[form]
     blocks = random.integers(0, 256, (n, k // spec.values, spec.bytes), dtype=np.uint8)
-    step = np.float16(size / (64.0 if form is Form.Q8_0 else 4.6))
+    step = np.float16(size / (64.0 if form is QuantType.Q8_0 else 4.6))
     blocks[..., :2] = np.array([step]).view(np.uint8)
-    if form is Form.Q4_1:
+    if form is QuantType.Q4_1:
         blocks[..., 2:4] = np.array([step * np.float16(-7.5)]).view(np.uint8)
     return blocks.reshape(n, -1)

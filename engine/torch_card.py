@@ -13,7 +13,7 @@ from engine.kv.cuda_plain import plain_ranges
 from engine.kv.page_stock import DeviceDriver
 from engine.kv.ranges import RangeBacking
 from engine.models.llama import LlamaConfig
-from kernels.forms import RawTensor
+from kernels.quant_types import RawTensor
 
 
 class TorchAllocator:

@@ -1,1 +1,1 @@
-"""Kernels and their launchers, with a torch twin of each."""
+"""Kernels and their launchers, with a torch reference of each."""

@@ -30,7 +30,7 @@ def link_torch() -> None:
 
 
 def link(path: Path, mode: int) -> bool:
-    """Whether the library at `path` is in the process; `mode` is dlopen(3)'s."""
+    """Whether the library at `ancestors` is in the process; `mode` is dlopen(3)'s."""
     dlopen = ctypes.CDLL(None).dlopen
     dlopen.restype = ctypes.c_void_p
     dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]

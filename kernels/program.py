@@ -1,8 +1,8 @@
 """The operations that a model's forward is made of, and the recorded program that a backend makes of them.
 
-A model file calls `Ops` once, at load; the backend records each call. Afterwards `Program.run` computes a pass of
+A model file calls `Ops` once, at load; the backend records each call. Afterwards `Program.run` computes a batch of
 any rows in one go. Values are handles that only their backend understands. Every operation works row by row: its
-result for a row depends on that row's inputs alone, bit for bit, whatever rows share the pass.
+result for a row depends on that row's inputs alone, bit for bit, whatever rows share the batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.forms import RawTensor
+from kernels.quant_types import RawTensor
 
 V = TypeVar("V")
 
@@ -99,13 +99,13 @@ class Ops(Protocol[V]):
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """A pass as flat arrays of `n` rows (int32), ready for a backend.
+    """A batch as flat arrays of `n` rows (int32), ready for a backend.
 
     `position` = prefix + path length - 1 is the row's place in its sequence (rotary angle and attention order).
     `kv_row` is where its K and V are written; all of a layer's K and V are written before its attention runs. A chain
-    needs no table: its rows have prefix = kv_row and a path of themselves alone. `path` holds the concatenated paths,
-    row i's in `path[path_start[i] : path_start[i + 1]]`. `logit_rows` lists the rows whose logits are returned, in
-    order.
+    needs no table: its rows have prefix = kv_row and themselves alone as path. `ancestors` holds the concatenated
+    paths, row i's in `ancestors[ancestor_start[i] : ancestor_start[i + 1]]`. `logit_rows` lists the rows whose logits
+    are returned, in order.
     """
 
     slot: NDArray[np.int32]
@@ -113,8 +113,8 @@ class RowBatch:
     position: NDArray[np.int32]
     kv_row: NDArray[np.int32]
     prefix: NDArray[np.int32]
-    path_start: NDArray[np.int32]
-    path: NDArray[np.int32]
+    ancestor_start: NDArray[np.int32]
+    ancestors: NDArray[np.int32]
     logit_rows: NDArray[np.int32]
 
     @property
@@ -123,7 +123,7 @@ class RowBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class FormUse:
+class WeightFormat:
     """How the tensors of one file form are run."""
 
     file: str
@@ -138,11 +138,11 @@ class Program(Protocol):
     """The backend in a word or two, such as `native avx2`."""
 
     def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Compute a pass; `kv_base` (slots, 2 * layers) are the addresses of row 0 of each layer's K and V. Returns
+        """Compute a batch; `kv_base` (slots, 2 * layers) are the addresses of row 0 of each layer's K and V. Returns
         the logits of `rows.logit_rows`, shape (count, vocabulary), a view that the next run overwrites."""
         ...
 
-    def forms(self) -> list[FormUse]: ...
+    def forms(self) -> list[WeightFormat]: ...
 
     def weight_bytes(self) -> int:
         """Bytes that the packed weights hold."""
@@ -155,10 +155,10 @@ class Program(Protocol):
 
 def vector(tensor: RawTensor) -> NDArray[np.float32]:
     """A one-dimensional tensor as float32. Raises ValueError where its form is quantised."""
-    if tensor.form == "f32":
+    if tensor.quant_type == "f32":
         return np.ascontiguousarray(tensor.data.reshape(-1).view(np.float32))
-    if tensor.form == "f16":
+    if tensor.quant_type == "f16":
         return tensor.data.reshape(-1).view(np.float16).astype(np.float32)
-    if tensor.form == "bf16":
+    if tensor.quant_type == "bf16":
         return (tensor.data.reshape(-1).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    raise ValueError(f"{tensor.name}: a vector in form {tensor.form}; f32, f16 and bf16 are read")
+    raise ValueError(f"{tensor.name}: a vector in form {tensor.quant_type}; f32, f16 and bf16 are read")

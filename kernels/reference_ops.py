@@ -1,4 +1,4 @@
-"""A whole forward through the float32 twins: the `Ops` of the tests, unhurried."""
+"""A whole forward through the float32 references: the `Ops` of the tests, unhurried."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels import reference as ref
-from kernels.forms import RawTensor
+from kernels.dequantise import dequantise
 from kernels.kv_view import kv_rows
 from kernels.program import Heads, Linear, Norm, Rotary, RowBatch, vector
+from kernels.quant_types import RawTensor
 
 Values = dict[int, ref.Array]
 Multiply = Callable[[ref.Array, RawTensor, ref.Array | None], ref.Array]
 
 
 class ReferenceOps:
-    """Implements `kernels.program.Ops`; `run` computes a pass. Values are indices into a pass's results.
+    """Implements `kernels.program.Ops`; `run` computes a batch. Values are indices into a batch's results.
 
     `multiply` is `reference.linear` or `reference.linear_exact`, as the backend to be compared treats its inputs."""
 
@@ -33,7 +34,7 @@ class ReferenceOps:
         return values[len(self._steps) - 1]
 
     def embed(self, table: RawTensor) -> int:
-        values = ref.dequantise(table)
+        values = dequantise(table)
         return self._add(lambda rows, kv, v: values[rows.token])
 
     def project(self, x: int, norm: Norm, parts: Sequence[Linear]) -> int:
@@ -63,7 +64,7 @@ class ReferenceOps:
         def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> ref.Array:
             out = np.empty((rows.n, heads.q_width), np.float32)
             for r in range(rows.n):
-                path = rows.path[rows.path_start[r] : rows.path_start[r + 1]]
+                path = rows.ancestors[rows.ancestor_start[r] : rows.ancestor_start[r + 1]]
                 places = np.concatenate([np.arange(rows.prefix[r]), path]).astype(np.int64)
                 most = int(places.max()) + 1
                 at = kv[rows.slot[r]]

@@ -40,6 +40,7 @@ def engine_config(settings: Settings, model: Path, model_name: str) -> EngineCon
         side_min_room=settings.side_min_room,
         device=settings.device,
         threads=settings.threads,
+        cpu_backend=settings.cpu_backend,
         state_dir=state_dir(settings),
         residency_file=residency_file(settings),
         role_margin_bytes=settings.role_reload_margin_gb,

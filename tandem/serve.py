@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import logging
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +23,6 @@ from tandem.register import registered, write_launch
 from tandem.service.claims import check_unclaimed, end_with
 
 log = logging.getLogger("tandem.serve")
-CPU_BACKEND_VARIABLE = "TANDEM_CPU_BACKEND"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -54,12 +52,6 @@ def serve(
         log.warning(text)
     model, name = find_model(settings.model)
     folder = state_dir(settings)
-
-    # The kernels read it where they are chosen, far from any configuration.
-    if settings.cpu_backend == "auto":
-        os.environ.pop(CPU_BACKEND_VARIABLE, None)
-    else:
-        os.environ[CPU_BACKEND_VARIABLE] = settings.cpu_backend
 
     # Whoever ends a hung engine with SIGABRT finds in the log where every thread stood.
     faulthandler.enable()

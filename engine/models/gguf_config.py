@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from engine.models.llama import LlamaConfig, RopeScaling
 from engine.weights.gguf import DamagedModel, Metadata, UnsupportedModel
-from kernels.forms import RawTensor
+from kernels.quant_types import RawTensor
 
 
 @dataclass(frozen=True, slots=True)

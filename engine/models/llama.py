@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.kv.layout import KvLayout, KvTensor
-from kernels.forms import RawTensor
 from kernels.program import Heads, Linear, Norm, Ops, Rotary, V, vector
+from kernels.quant_types import RawTensor
 
 
 @dataclass(frozen=True, slots=True)

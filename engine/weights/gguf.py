@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.forms import BLOCKS, Form, RawTensor
+from kernels.quant_types import BLOCKS, QuantType, RawTensor
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -193,7 +193,7 @@ def open_gguf(path: Path) -> GgufFile:
     for info in header.infos.values():
         row_bytes = info.shape[-1] // info.form.values * info.form.bytes
         data = view[info.offset : info.offset + info.bytes].reshape(*info.shape[:-1], row_bytes)
-        tensors[info.name] = RawTensor(info.name, Form(info.form.name), info.shape, data)
+        tensors[info.name] = RawTensor(info.name, QuantType(info.form.name), info.shape, data)
     return GgufFile(header.path, header.file_bytes, header.metadata, MappingProxyType(tensors))
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ctypes as c
 
-from kernels.forms import Form
+from kernels.quant_types import QuantType
 
-FORM_CODES: dict[Form, int] = {
-    Form.F32: 0,
-    Form.F16: 1,
-    Form.BF16: 2,
-    Form.Q4_0: 3,
-    Form.Q4_1: 4,
-    Form.Q8_0: 5,
-    Form.Q4_K: 6,
-    Form.Q5_K: 7,
-    Form.Q6_K: 8,
+QUANT_CODES: dict[QuantType, int] = {
+    QuantType.F32: 0,
+    QuantType.F16: 1,
+    QuantType.BF16: 2,
+    QuantType.Q4_0: 3,
+    QuantType.Q4_1: 4,
+    QuantType.Q8_0: 5,
+    QuantType.Q4_K: 6,
+    QuantType.Q5_K: 7,
+    QuantType.Q6_K: 8,
 }
 
 OP_NAMES = ("embed", "project", "rotate_store", "attend", "add_linear", "project_gated", "head", "angles")
@@ -63,7 +63,7 @@ class Op(c.Structure):
     )
 
 
-class Pass(c.Structure):
+class Batch(c.Structure):
     _fields_ = (
         ("n", c.c_int32),
         ("logits", c.c_int32),
@@ -72,8 +72,8 @@ class Pass(c.Structure):
         ("position", c.c_void_p),
         ("kv_row", c.c_void_p),
         ("prefix", c.c_void_p),
-        ("path_start", c.c_void_p),
-        ("path", c.c_void_p),
+        ("ancestor_start", c.c_void_p),
+        ("ancestors", c.c_void_p),
         ("logit_rows", c.c_void_p),
         ("kv_base", c.c_void_p),
         ("logits_out", c.c_void_p),
@@ -100,19 +100,19 @@ def load(path: str) -> c.CDLL:
     lib.tandem_sizes.restype = None
     lib.tandem_instructions.argtypes = []
     lib.tandem_instructions.restype = c.c_char_p
-    lib.tandem_team_new.argtypes = [c.c_int32]
-    lib.tandem_team_new.restype = c.c_void_p
-    lib.tandem_team_free.argtypes = [c.c_void_p]
-    lib.tandem_team_free.restype = None
+    lib.tandem_pool_new.argtypes = [c.c_int32]
+    lib.tandem_pool_new.restype = c.c_void_p
+    lib.tandem_pool_free.argtypes = [c.c_void_p]
+    lib.tandem_pool_free.restype = None
     lib.tandem_matrix_bytes.argtypes = [c.c_int32, c.c_int64, c.c_int64]
     lib.tandem_matrix_bytes.restype = c.c_int64
     lib.tandem_pack.argtypes = [c.c_void_p, c.c_int32, c.c_void_p, c.c_int64, c.c_int64, c.c_int64, c.c_void_p]
     lib.tandem_pack.restype = None
-    lib.tandem_run.argtypes = [c.c_void_p, c.c_void_p, c.c_int32, c.POINTER(Pass), c.POINTER(Workspace)]
+    lib.tandem_run.argtypes = [c.c_void_p, c.c_void_p, c.c_int32, c.POINTER(Batch), c.POINTER(Workspace)]
     lib.tandem_run.restype = c.c_int32
     sizes = (c.c_int32 * 4)()
     lib.tandem_sizes(sizes)
-    mirrors = [c.sizeof(Matrix), c.sizeof(Op), c.sizeof(Pass), c.sizeof(Workspace)]
+    mirrors = [c.sizeof(Matrix), c.sizeof(Op), c.sizeof(Batch), c.sizeof(Workspace)]
     if list(sizes) != mirrors:
         raise RuntimeError(f"structure sizes differ: compiled {list(sizes)}, here {mirrors}")
     return lib

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ from kernels.linking import link_torch
 from kernels.program import Ops, Program
 
 SETTING = "TANDEM_CPU_BACKEND"
+"""The setting that names a backend, as errors and reasons call it."""
 
 
 class Recorder(Ops[Any], Protocol):
@@ -51,16 +51,15 @@ def torch(reason: str) -> BackendChoice:
     return BackendChoice("torch", reason, TorchRecorder)
 
 
-def choose() -> BackendChoice:
-    """The backend that `TANDEM_CPU_BACKEND` (`native` or `torch`) names, else native where it can be compiled.
+def choose(wanted: str = "auto") -> BackendChoice:
+    """The backend `wanted`: `native`, `torch`, or `auto`, which is native where it can be compiled.
 
-    Raises ValueError where the setting is neither, or names `native` and that cannot be had.
+    Raises ValueError where it is none of these, or `native` and that cannot be had.
     """
     from kernels.cpu.build import BuildError
 
-    wanted = os.environ.get(SETTING, "")
-    if wanted not in ("", "native", "torch"):
-        raise ValueError(f"{SETTING} is {wanted!r}; native and torch are possible")
+    if wanted not in ("auto", "native", "torch"):
+        raise ValueError(f"{SETTING} is {wanted!r}; auto, native and torch are possible")
     if wanted == "torch":
         return torch(f"{SETTING}=torch")
     try:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import platformdirs
+from kernels.cache_dir import cache_dir
 
 SOURCE = Path(__file__).parent / "src"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC", "-pthread")
@@ -19,12 +19,6 @@ TIMEOUT_S = 120
 
 class BuildError(Exception):
     """No library could be made; the message is one sentence that says why."""
-
-
-def cache_dir() -> Path:
-    """Where compiled kernels are kept: `TANDEM_CACHE_DIR`, else the user's cache folder."""
-    root = os.environ.get("TANDEM_CACHE_DIR")
-    return (Path(root) if root else Path(platformdirs.user_cache_dir("tandem"))) / "kernels"
 
 
 def compiler() -> str:
@@ -46,7 +40,7 @@ def build(defines: tuple[str, ...] = ()) -> Path:
         key.update(part.encode() + b"\0")
     for source in sources:
         key.update(source.name.encode() + b"\0" + source.read_bytes())
-    folder = cache_dir()
+    folder = cache_dir() / "kernels"
     target = folder / f"cpu-{key.hexdigest()[:24]}.so"
     if target.exists():
         return target

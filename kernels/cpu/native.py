@@ -1,4 +1,4 @@
-"""The native backend: records a forward as the compiled kernels' operations and runs a pass in one call."""
+"""The native backend: records a forward as the compiled kernels' operations and runs a batch in one call."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.cpu import abi
-from kernels.forms import BLOCKS, Form, RawTensor
 from kernels.invariance import RowVarianceError
-from kernels.program import FormUse, Heads, Linear, Norm, Rotary, RowBatch, vector
+from kernels.program import Heads, Linear, Norm, Rotary, RowBatch, WeightFormat, vector
+from kernels.quant_types import BLOCKS, QuantType, RawTensor
 
 ALIGN = 64
 PARTIAL_FLOATS = 4 << 20
-"""Room for attention splits computed side by side, in floats; longer passes compute them one after another."""
+"""Room for attention splits computed side by side, in floats; longer batches compute them one after another."""
 CHECK_ROWS = (2, 3, 4, 5, 16)
 
-RUNS_AS: dict[Form, str] = {
-    Form.F32: "float32",
-    Form.F16: "float16, float32 products",
-    Form.BF16: "bfloat16, float32 products",
-    Form.Q4_0: "int4 group 32, int8 activations",
-    Form.Q4_1: "int4 group 32, int8 activations",
-    Form.Q8_0: "int8 group 32, int8 activations",
-    Form.Q4_K: "int4 group 32 of 256, int8 activations",
-    Form.Q5_K: "int5 group 32 of 256, int8 activations",
-    Form.Q6_K: "int6 group 16 of 256, int8 activations",
+RUNS_AS: dict[QuantType, str] = {
+    QuantType.F32: "float32",
+    QuantType.F16: "float16, float32 products",
+    QuantType.BF16: "bfloat16, float32 products",
+    QuantType.Q4_0: "int4 group 32, int8 activations",
+    QuantType.Q4_1: "int4 group 32, int8 activations",
+    QuantType.Q8_0: "int8 group 32, int8 activations",
+    QuantType.Q4_K: "int4 group 32 of 256, int8 activations",
+    QuantType.Q5_K: "int5 group 32 of 256, int8 activations",
+    QuantType.Q6_K: "int6 group 16 of 256, int8 activations",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A value: one float32 row of `width` for each row of the pass."""
+    """A value: one float32 row of `width` for each row of the batch."""
 
     role: str
     width: int
@@ -102,15 +102,15 @@ class Arena:
         return address
 
 
-class Team:
-    """The thread team of one program; its threads end with this object."""
+class ThreadPool:
+    """The thread pool of one program; its threads end with this object."""
 
     def __init__(self, lib: ctypes.CDLL, threads: int) -> None:
-        handle = lib.tandem_team_new(threads)
+        handle = lib.tandem_pool_new(threads)
         if not handle:
             raise ValueError(f"threads is {threads}; the system does not start that many")
         self.handle = handle
-        self._end = weakref.finalize(self, lib.tandem_team_free, handle)
+        self._end = weakref.finalize(self, lib.tandem_pool_free, handle)
 
 
 @dataclass(slots=True)
@@ -196,12 +196,14 @@ class NativeRecorder:
             raise ValueError(f"{weight.name}: shape {weight.shape}; a matrix is needed")
         if weight.data.strides[1] != 1:
             raise ValueError(f"{weight.name}: its rows are not contiguous")
-        spec = BLOCKS[weight.form]
+        spec = BLOCKS[weight.quant_type]
         if weight.shape[1] % spec.values or weight.data.shape != (
             weight.shape[0],
             weight.shape[1] // spec.values * spec.bytes,
         ):
-            raise ValueError(f"{weight.name}: {weight.data.shape} bytes for {weight.shape} values of {weight.form}")
+            raise ValueError(
+                f"{weight.name}: {weight.data.shape} bytes for {weight.shape} values of {weight.quant_type}"
+            )
         self._tensors[weight.name] = weight
         if linear.bias is not None:
             self._tensors[linear.bias.name] = linear.bias
@@ -223,10 +225,10 @@ class NativeProgram:
         self.name = f"native {lib.tandem_instructions().decode()}"
         self._lib = lib
         self._max_rows = max_rows
-        self._team = Team(lib, threads)
+        self._pool = ThreadPool(lib, threads)
         self._constants = Constants()
         matrices = [t for t in tensors if len(t.shape) == 2]
-        sizes = {t.name: int(lib.tandem_matrix_bytes(abi.FORM_CODES[t.form], *t.shape)) for t in matrices}
+        sizes = {t.name: int(lib.tandem_matrix_bytes(abi.QUANT_CODES[t.quant_type], *t.shape)) for t in matrices}
         self._arena = Arena(sum(_padded(s) for s in sizes.values()))
         self._packed = {t.name: self._pack(t, sizes[t.name]) for t in matrices}
         self._vocab = next((s.linears[0].weight.shape[0] for s in steps if s.kind == "head"), 0)
@@ -236,12 +238,14 @@ class NativeProgram:
         self._ops = (abi.Op * len(steps))(*(self._op(s) for s in steps))
         self.op_seconds = np.zeros(len(abi.OP_NAMES), np.float64)
         """Seconds in each kind of operation (`abi.OP_NAMES`) since the start, on the calling thread."""
-        self._forms = [FormUse(str(f), RUNS_AS[f], n) for f, n in sorted(Counter(t.form for t in tensors).items())]
+        self._forms = [
+            WeightFormat(str(f), RUNS_AS[f], n) for f, n in sorted(Counter(t.quant_type for t in tensors).items())
+        ]
         self._check_rows(matrices)
 
     def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
         if rows.n > self._max_rows:
-            raise ValueError(f"a pass of {rows.n} rows; at most {self._max_rows} (max_rows) are possible")
+            raise ValueError(f"a batch of {rows.n} rows; at most {self._max_rows} (max_rows) are possible")
         wanted = len(rows.logit_rows)
         if wanted > len(self._logits):
             self._logits = np.empty((max(wanted, 8), self._vocab), np.float32)
@@ -251,13 +255,13 @@ class NativeProgram:
             rows.position,
             rows.kv_row,
             rows.prefix,
-            rows.path_start,
-            rows.path,
+            rows.ancestor_start,
+            rows.ancestors,
             rows.logit_rows,
         )
         if any(a.dtype != np.int32 or not a.flags.c_contiguous for a in arrays):
-            raise ValueError("the arrays of a pass are contiguous int32")
-        job = abi.Pass(
+            raise ValueError("the arrays of a batch are contiguous int32")
+        job = abi.Batch(
             rows.n,
             wanted,
             *(a.ctypes.data for a in arrays),
@@ -269,7 +273,7 @@ class NativeProgram:
         self._call(self._ops, job)
         return self._logits[:wanted]
 
-    def forms(self) -> list[FormUse]:
+    def forms(self) -> list[WeightFormat]:
         return list(self._forms)
 
     def weight_bytes(self) -> int:
@@ -279,21 +283,21 @@ class NativeProgram:
         return sum(b.nbytes for b in self._buffers.values()) + self._logits.nbytes
 
     def poison(self) -> None:
-        """Fill the first MiB of every transient buffer with NaN bytes, so that a test of a small pass sees a value
+        """Fill the first MiB of every transient buffer with NaN bytes, so that a test of a small batch sees a value
         read before it was written."""
         for buffer in self._buffers.values():
             buffer[: 1 << 20].fill(0xFF)
         self._logits.fill(np.nan)
 
-    def _call(self, ops: ctypes.Array[abi.Op], job: abi.Pass) -> None:
-        if self._lib.tandem_run(self._team.handle, ops, len(ops), ctypes.byref(job), ctypes.byref(self._workspace)):
-            raise MemoryError("no memory for the plan of a pass")
+    def _call(self, ops: ctypes.Array[abi.Op], job: abi.Batch) -> None:
+        if self._lib.tandem_run(self._pool.handle, ops, len(ops), ctypes.byref(job), ctypes.byref(self._workspace)):
+            raise MemoryError("no memory for the plan of a batch")
 
     def _pack(self, tensor: RawTensor, size: int) -> int:
         address = self._arena.take(size)
         self._lib.tandem_pack(
-            self._team.handle,
-            abi.FORM_CODES[tensor.form],
+            self._pool.handle,
+            abi.QUANT_CODES[tensor.quant_type],
             tensor.data.ctypes.data,
             tensor.data.strides[0],
             *tensor.shape,
@@ -331,7 +335,7 @@ class NativeProgram:
     def _matrix(self, linear: Linear) -> abi.Matrix:
         weight = linear.weight
         bias = self._constants.address(linear.bias)
-        return abi.Matrix(self._packed[weight.name], bias, abi.FORM_CODES[weight.form], *weight.shape)
+        return abi.Matrix(self._packed[weight.name], bias, abi.QUANT_CODES[weight.quant_type], *weight.shape)
 
     def _op(self, step: _Step) -> abi.Op:
         op = abi.Op(kind=abi.OP_CODES[step.kind], matrices=len(step.linears))
@@ -362,18 +366,18 @@ class NativeProgram:
         """Compare the product of a row alone with the same row's among others, for one matrix of each shape and form.
 
         Raises RowVarianceError where any bit differs."""
-        checked: set[tuple[Form, tuple[int, ...]]] = set()
+        checked: set[tuple[QuantType, tuple[int, ...]]] = set()
         random = np.random.default_rng(0)
         for tensor in matrices:
-            if (tensor.form, tensor.shape) in checked:
+            if (tensor.quant_type, tensor.shape) in checked:
                 continue
-            checked.add((tensor.form, tensor.shape))
+            checked.add((tensor.quant_type, tensor.shape))
             n, k = tensor.shape
             x = random.standard_normal((max(CHECK_ROWS), k)).astype(np.float32)
             alone = np.concatenate([self._product(tensor, x[i : i + 1]) for i in range(max(CHECK_ROWS))])
             for rows in CHECK_ROWS:
                 if not np.array_equal(self._product(tensor, x[:rows]).view(np.uint32), alone[:rows].view(np.uint32)):
-                    raise RowVarianceError(tensor.form, n, k, rows)
+                    raise RowVarianceError(tensor.quant_type, n, k, rows)
 
     def _product(self, tensor: RawTensor, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """x W^T through the kernels, shape (rows, outputs)."""
@@ -385,10 +389,10 @@ class NativeProgram:
         return out
 
 
-def _rows_only(n: int) -> abi.Pass:
-    """A pass for operations that look at no slot: `tandem_run` plans attention from position, path and prefix."""
+def _rows_only(n: int) -> abi.Batch:
+    """A batch for operations that look at no slot: `tandem_run` plans attention from position, path and prefix."""
     zeros = _ZEROS.ctypes.data
-    return abi.Pass(n, 0, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, None, None, None, 0)
+    return abi.Batch(n, 0, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, None, None, None, 0)
 
 
 _ZEROS = np.zeros(max(CHECK_ROWS) + 1, np.int32)

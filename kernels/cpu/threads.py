@@ -1,6 +1,6 @@
 """Bounded spinning for OpenMP, to be imported before torch.
 
-With the default, an idle OpenMP thread spins for milliseconds; beside another busy process the team's threads then
+With the default, an idle OpenMP thread spins for milliseconds; beside another busy process the threads of a pool then
 spin past each other and each matrix product takes as long. A few thousand turns cost nothing on a quiet box.
 """
 

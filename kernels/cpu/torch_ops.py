@@ -14,17 +14,17 @@ from kernels.cpu.torch_products import Product, Products
 # isort: split
 import torch
 
-from kernels import reference
-from kernels.forms import Form, RawTensor
+from kernels.dequantise import dequantise
 from kernels.kv_view import kv_rows
-from kernels.program import FormUse, Heads, Linear, Norm, Rotary, RowBatch, vector
+from kernels.program import Heads, Linear, Norm, Rotary, RowBatch, WeightFormat, vector
+from kernels.quant_types import QuantType, RawTensor
 
 Values = dict[int, torch.Tensor]
 Step = Callable[[RowBatch, NDArray[np.uint64], Values], torch.Tensor]
 
 
 class TorchRecorder:
-    """Implements `kernels.cpu.backend.Recorder`. Values are indices into a pass's results."""
+    """Implements `kernels.cpu.backend.Recorder`. Values are indices into a batch's results."""
 
     def __init__(self, threads: int, max_rows: int) -> None:
         torch.set_num_threads(threads)
@@ -40,8 +40,8 @@ class TorchRecorder:
         data = np.array(table.data)
 
         def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
-            wanted = RawTensor(table.name, table.form, (rows.n, table.shape[1]), data[rows.token])
-            return torch.from_numpy(reference.dequantise(wanted).copy())
+            wanted = RawTensor(table.name, table.quant_type, (rows.n, table.shape[1]), data[rows.token])
+            return torch.from_numpy(dequantise(wanted).copy())
 
         return self._add(step)
 
@@ -88,7 +88,7 @@ class TorchRecorder:
             held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
             for r in range(rows.n):
                 slot, count = int(rows.slot[r]), int(rows.position[r]) + 1
-                path = rows.path[rows.path_start[r] : rows.path_start[r + 1]]
+                path = rows.ancestors[rows.ancestor_start[r] : rows.ancestor_start[r + 1]]
                 bases = int(kv[slot, 2 * layer]), int(kv[slot, 2 * layer + 1])
                 if path[0] == rows.prefix[r] and path[-1] == count - 1:
                     if slot not in held:
@@ -170,13 +170,13 @@ class TorchProgram:
         self._steps = steps
         self._max_rows = max_rows
         self._bytes = sum(size for _, _, size in tensors)
-        uses: Counter[tuple[Form, str]] = Counter((t.form, runs_as) for t, runs_as, _ in tensors)
-        self._forms = [FormUse(str(form), runs_as, n) for (form, runs_as), n in sorted(uses.items())]
+        uses: Counter[tuple[QuantType, str]] = Counter((t.quant_type, runs_as) for t, runs_as, _ in tensors)
+        self._forms = [WeightFormat(str(form), runs_as, n) for (form, runs_as), n in sorted(uses.items())]
         self._peak = 0
 
     def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
         if rows.n > self._max_rows:
-            raise ValueError(f"a pass of {rows.n} rows; at most {self._max_rows} (max_rows) are possible")
+            raise ValueError(f"a batch of {rows.n} rows; at most {self._max_rows} (max_rows) are possible")
         values: Values = {}
         with torch.inference_mode():
             for i, step in enumerate(self._steps):
@@ -185,20 +185,20 @@ class TorchProgram:
         logits: NDArray[np.float32] = values[len(self._steps) - 1].numpy()
         return logits
 
-    def forms(self) -> list[FormUse]:
+    def forms(self) -> list[WeightFormat]:
         return list(self._forms)
 
     def weight_bytes(self) -> int:
         return self._bytes
 
     def workspace_bytes(self) -> int:
-        """The most that the values of one pass have taken so far; they are freed after each pass."""
+        """The most that the values of one batch have taken so far; they are freed after each batch."""
         return self._peak
 
 
 def _angles(rotary: Rotary, position: int) -> NDArray[np.float32]:
-    """Cosines and sines of one position, shape (2, pairs): computed by position alone, so that no row's company
-    chooses between a vector body and its tail."""
+    """Cosines and sines of one position, shape (2, pairs): computed by position alone, so that no batch
+    neighbour chooses between a vector body and its tail."""
     theta = position * np.array(rotary.frequencies)
     return (np.stack([np.cos(theta), np.sin(theta)]) * rotary.magnitude).astype(np.float32)
 

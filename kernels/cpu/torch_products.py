@@ -18,8 +18,8 @@ from kernels.cpu import threads  # noqa: F401  (bounded spinning is set before t
 # isort: split
 import torch
 
-from kernels import reference
-from kernels.forms import Form, RawTensor
+from kernels.dequantise import dequantise
+from kernels.quant_types import QuantType, RawTensor
 
 BLOCK_ROWS = 4
 CHECK_ROWS = (2, 3, 4, 8, 16)
@@ -55,7 +55,7 @@ class PackedFour:
     runs_as = "int4 group 32, float32 activations"
 
     def __init__(self, weight: RawTensor) -> None:
-        head = 4 if weight.form is Form.Q4_1 else 2
+        head = 4 if weight.quant_type is QuantType.Q4_1 else 2
         blocks = _blocks(weight, head + 16)
         scale = _halves(blocks[..., :2])
         codes = np.concatenate([blocks[..., head:] & 15, blocks[..., head:] >> 4], axis=-1)
@@ -91,7 +91,7 @@ class DenseBlocks:
     runs_as = f"float32, rows in blocks of {BLOCK_ROWS}"
 
     def __init__(self, weight: RawTensor) -> None:
-        self._weight = torch.from_numpy(reference.dequantise(weight).copy())
+        self._weight = torch.from_numpy(dequantise(weight).copy())
         self.bytes = self._weight.numel() * 4
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -110,7 +110,7 @@ class DenseRows:
     runs_as = "float32, row by row"
 
     def __init__(self, weight: RawTensor) -> None:
-        self._weight = torch.from_numpy(reference.dequantise(weight).copy())
+        self._weight = torch.from_numpy(dequantise(weight).copy())
         self.bytes = self._weight.numel() * 4
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -127,9 +127,9 @@ class Products:
         """The fastest form of a matrix whose rows are their own: see the module's docstring."""
         fast = torch.backends.cpu.get_cpu_capability().startswith("AVX512") and weight.shape[0] % 16 == 0
         kinds: list[Callable[[RawTensor], Product]] = [DenseBlocks]
-        if fast and weight.form in (Form.Q4_0, Form.Q4_1):
+        if fast and weight.quant_type in (QuantType.Q4_0, QuantType.Q4_1):
             kinds.insert(0, PackedFour)
-        if fast and weight.form is Form.Q8_0:
+        if fast and weight.quant_type is QuantType.Q8_0:
             kinds.insert(0, PackedEight)
         for kind in kinds:
             made = kind(weight)

@@ -6,14 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.gpu.launch import LaunchMode, default_mode, join_chain, require_cuda_or_interpreter
+from kernels.gpu.launch import LaunchMode, default_mode, pdl_join, require_cuda_or_interpreter
 
 BLOCK = 4096
 
 
 @triton.jit
 def _block_argmax_kernel(logit_ptr, best_ptr, index_ptr, vocab, blocks, BLOCK: tl.constexpr, MODE: tl.constexpr):
-    join_chain(MODE)
+    pdl_join(MODE)
     row = tl.program_id(0)
     block = tl.program_id(1)
     cols = block * BLOCK + tl.arange(0, BLOCK)
@@ -28,7 +28,7 @@ def _block_argmax_kernel(logit_ptr, best_ptr, index_ptr, vocab, blocks, BLOCK: t
 
 @triton.jit
 def _merge_argmax_kernel(best_ptr, index_ptr, out_ptr, blocks, BLOCKS: tl.constexpr, MODE: tl.constexpr):
-    join_chain(MODE)
+    pdl_join(MODE)
     row = tl.program_id(0)
     block = tl.arange(0, BLOCKS)
     best = tl.load(best_ptr + row * blocks + block, mask=block < blocks, other=float("-inf"))

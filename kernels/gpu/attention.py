@@ -20,7 +20,7 @@ from kernels.gpu.launch import (
     INTERPRETED,
     LaunchMode,
     default_mode,
-    join_chain,
+    pdl_join,
     require_cuda_or_interpreter,
 )
 from kernels.gpu.rotary import HeadShape, RowTables
@@ -76,7 +76,7 @@ def _rows_kernel(
     slot_ptr,
     position_ptr,
     prefix_ptr,
-    path_start_ptr,
+    ancestor_start_ptr,
     path_ptr,
     base_ptr,
     top_ptr,
@@ -94,7 +94,7 @@ def _rows_kernel(
     MODE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    # 1. The pass's tables are older than the chain: read them before waiting.
+    # 1. The batch's tables are older than the chain: read them before waiting.
     entry = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -102,11 +102,11 @@ def _rows_kernel(
     length = tl.load(position_ptr + row) + 1
     slot = tl.load(slot_ptr + row).to(tl.int64)
     prefix = tl.load(prefix_ptr + row)
-    path = path_ptr + tl.load(path_start_ptr + row)
+    path = path_ptr + tl.load(ancestor_start_ptr + row)
     k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor)
     v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor)
     first = split * _SPLIT
-    join_chain(MODE)
+    pdl_join(MODE)
 
     # 2. One split of the row's keys, for the query heads that share a KV head.
     if first < length:
@@ -157,7 +157,7 @@ def _merge_kernel(
     head = tl.program_id(1)
     row = tl.load(row_ptr + entry)
     length = tl.load(position_ptr + row) + 1
-    join_chain(MODE)
+    pdl_join(MODE)
     dims = tl.arange(0, DIM)
     one = tl.arange(0, 1)
     top = tl.full((1,), _FLOOR, tl.float32)
@@ -209,7 +209,7 @@ def _tiles_kernel(
     row0 = tl.load(tile_row_ptr + tile) + part
     count = tl.minimum(tl.load(tile_rows_ptr + tile) - part, BM)
     if count <= 0:
-        join_chain(MODE)
+        pdl_join(MODE)
         return
     member = tl.arange(0, BM)
     live_row = member < count
@@ -220,7 +220,7 @@ def _tiles_kernel(
     length = position0 + count
     k_base = _kv_pointer(base_ptr + slot * slot_tensors + k_tensor) + kv_head * DIM
     v_base = _kv_pointer(base_ptr + slot * slot_tensors + v_tensor) + kv_head * DIM
-    join_chain(MODE)
+    pdl_join(MODE)
     lane = ((row0 + member).to(tl.int64) * HEADS + head)[:, None] * DIM + dims[None, :]
     q = tl.load(q_ptr + lane, mask=live_row[:, None], other=0.0)
     if UPCAST:
@@ -308,8 +308,8 @@ def attend_rows(
         rows.slot,
         rows.position,
         rows.prefix,
-        rows.path_start,
-        rows.path,
+        rows.ancestor_start,
+        rows.ancestors,
         kv_base,
         scratch.top,
         scratch.total,
@@ -363,7 +363,7 @@ _LARGE_NEEDS = 200 << 10
 
 @cache
 def tile_form(device: torch.device) -> TileForm:
-    """The form that a card's shared memory allows; all give the same bits."""
+    """The form that a GPU's shared memory allows; all give the same bits."""
     if device.type != "cuda":
         return _SMALL
     held = torch.cuda.get_device_properties(device).shared_memory_per_block_optin  # type: ignore[attr-defined]  # torch's stub lacks it
@@ -386,7 +386,7 @@ def attend_tiles(
     rows may share the work.
 
     tile_row, tile_rows: (tiles,) int32, a tile's first row and its number of rows. Rows that no tile names are left
-    alone, so `attend_rows` may serve them in the same pass.
+    alone, so `attend_rows` may serve them in the same batch.
     """
     require_cuda_or_interpreter(q, out, kv_base, tile_row, tile_rows)
     mode = mode if mode is not None else default_mode(q.device)

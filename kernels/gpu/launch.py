@@ -26,7 +26,7 @@ class LaunchMode(StrEnum):
 
 
 def _generation(device: torch.device) -> int:
-    """The first number of the card's compute capability; 0 where there is no card."""
+    """The first number of the GPU's compute capability; 0 where there is no GPU."""
     if INTERPRETED or device.type != "cuda":
         return 0
     return torch.cuda.get_device_capability(device)[0]
@@ -37,25 +37,25 @@ def has_dependent_launch(device: torch.device) -> bool:
     return _generation(device) >= 9
 
 
-def has_copy_engine(device: torch.device) -> bool:
-    """Whether tiles of the tensor copy engine serve unmeasured: compute capability 9 alone. Newer cards have the
-    engine, too, but some hold less shared memory than such a tile takes."""
+def has_tma(device: torch.device) -> bool:
+    """Whether TMA tiles (tensor memory accelerator) serve unmeasured: compute capability 9 alone. Newer GPUs have a
+    TMA too, but some have less shared memory than such a tile takes."""
     return _generation(device) == 9
 
 
 def default_mode(device: torch.device) -> LaunchMode:
-    """CHAINED where the card can: a decode step of the 8-billion shape on an H200 took 4.28 ms for 4.63 PLAIN in bf16,
+    """CHAINED where the GPU can: a decode step of the 8-billion shape on an H200 took 4.28 ms for 4.63 PLAIN in bf16,
     1.77 for 1.96 in 4-bit."""
     return LaunchMode.CHAINED if has_dependent_launch(device) else LaunchMode.PLAIN
 
 
 @triton.jit
-def join_chain(MODE: tl.constexpr):
+def pdl_join(MODE: tl.constexpr):
     """A small kernel's place in the chain: wait for the kernel before, let the next one start.
 
     Every program of every kernel calls this once, on every path and before it touches memory that a kernel writes; what
-    was on the device before the chain began (weights, a pass's tables) may be read earlier. The wait is transitive only
-    if nobody skips it.
+    was on the device before the chain began (weights, a batch's tables) may be read earlier. The wait is
+    transitive only if nobody skips it.
     """
     if MODE == "chained":
         gdc_wait()
@@ -63,8 +63,8 @@ def join_chain(MODE: tl.constexpr):
 
 
 @triton.jit
-def enter_product(MODE: tl.constexpr):
-    """A product's `join_chain`, before its weights; `leave_product` follows after them."""
+def pdl_wait(MODE: tl.constexpr):
+    """A product's `pdl_join`, before its weights; `pdl_trigger` follows after them."""
     if MODE == "chained":
         gdc_wait()
 
@@ -73,9 +73,9 @@ _LINE = tl.constexpr(64)
 
 
 @triton.jit
-def ask_for_weights(w_ptr, which, k, AHEAD: tl.constexpr):
+def prefetch_weights_l2(w_ptr, which, k, AHEAD: tl.constexpr):
     """Ask that the first AHEAD 16-bit weights of the rows `which` of a (rows, k) matrix come to L2, and do not wait
-    for them: memory is idle before `enter_product` returns. AHEAD is 0, or a power of two from 64 on."""
+    for them: memory is idle before `pdl_wait` returns. AHEAD is 0, or a power of two from 64 on."""
     if AHEAD > 0:
         line = tl.minimum(tl.arange(0, AHEAD // _LINE) * _LINE, k - _LINE)[None, :]
         tl.inline_asm_elementwise(
@@ -89,7 +89,7 @@ def ask_for_weights(w_ptr, which, k, AHEAD: tl.constexpr):
 
 
 @triton.jit
-def leave_product(MODE: tl.constexpr):
+def pdl_trigger(MODE: tl.constexpr):
     """Let the next kernel start while the last sums are finished."""
     if MODE == "chained":
         gdc_launch_dependents()

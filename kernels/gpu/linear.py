@@ -13,19 +13,19 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.gpu.bulk import bulk_linear
 from kernels.gpu.launch import (
     INTERPRETED,
     LaunchMode,
-    ask_for_weights,
     default_mode,
-    enter_product,
-    has_copy_engine,
-    leave_product,
+    has_tma,
+    pdl_trigger,
+    pdl_wait,
+    prefetch_weights_l2,
     require_cuda_or_interpreter,
 )
 from kernels.gpu.tile_cache import tile_for
 from kernels.gpu.tiles import Tile, segmented_tile
+from kernels.gpu.tma import tma_linear
 
 
 class Epilogue(StrEnum):
@@ -84,10 +84,10 @@ def _linear_kernel(
     n_live = mine[:, None]
     up_offset = n.to(tl.int64) * k
     asked = tl.where(mine, offs_n, pid_n * SHARE)
-    ask_for_weights(w_ptr, asked, k, AHEAD)
+    prefetch_weights_l2(w_ptr, asked, k, AHEAD)
     if EPILOGUE == "gated":
-        ask_for_weights(w_ptr + up_offset, asked, k, AHEAD)
-    enter_product(MODE)
+        prefetch_weights_l2(w_ptr + up_offset, asked, k, AHEAD)
+    pdl_wait(MODE)
 
     # 2. One pass along K, or one a segment.
     x_ptrs = x_ptr + offs_m[:, None].to(tl.int64) * x_stride + offs_k[None, :]
@@ -126,7 +126,7 @@ def _linear_kernel(
         total_up = up if segment == 0 else total_up + up
 
     # 3. Epilogue, in float32.
-    leave_product(MODE)
+    pdl_trigger(MODE)
     acc = tl.trans(total) if SWAP else total
     up = tl.trans(total_up) if SWAP else total_up
     if HAS_ALPHA:
@@ -175,16 +175,16 @@ def linear(
     elif segments > 1:
         t = segmented_tile(rows, gated=epilogue is Epilogue.GATED)
     else:
-        copy_engine = has_copy_engine(x.device) and alpha is None
-        t = tile_for(_device_name(x.device), rows, n, k, epilogue, copy_engine=copy_engine)
+        tma = has_tma(x.device) and alpha is None
+        t = tile_for(_device_name(x.device), rows, n, k, epilogue, tma=tma)
     if any(k // 64 * s // segments * 64 % t.bk for s in range(1, segments + 1)):
         raise ValueError(f"k = {k} in {segments} segments is not a multiple of the tile's depth {t.bk}")
     mode = mode if mode is not None else default_mode(x.device)
     ahead = AHEAD if mode is LaunchMode.CHAINED else 0
-    if t.bulk:
+    if t.tma:
         if segments != 1 or alpha is not None:
-            raise ValueError(f"a bulk tile computes one segment without alpha, not {segments}")
-        bulk_linear(x, w, out, str(epilogue), t, mode, ahead)
+            raise ValueError(f"a tma tile computes one segment without alpha, not {segments}")
+        tma_linear(x, w, out, str(epilogue), t, mode, ahead)
         return
     grid = (triton.cdiv(rows, t.bm) * triton.cdiv(n, t.outputs),)
     _linear_kernel[grid](

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.gpu.launch import LaunchMode, default_mode, join_chain, require_cuda_or_interpreter
+from kernels.gpu.launch import LaunchMode, default_mode, pdl_join, require_cuda_or_interpreter
 
 
 @triton.jit
@@ -16,7 +16,7 @@ def _rms_norm_kernel(h_ptr, index_ptr, g_ptr, out_ptr, width, eps, BLOCK: tl.con
     gain = tl.load(g_ptr + cols, mask=live, other=0.0)
     row = tl.program_id(0)
     source = tl.load(index_ptr + row).to(tl.int64)
-    join_chain(MODE)
+    pdl_join(MODE)
     h = tl.load(h_ptr + source * width + cols, mask=live, other=0.0)
     mean = tl.sum(h * h, axis=0) / width
     out = h * tl.rsqrt(mean + eps) * gain
@@ -61,7 +61,7 @@ def rms_norm(
 
 @triton.jit
 def _embed_kernel(token_ptr, table_ptr, h_ptr, width, BLOCK: tl.constexpr, MODE: tl.constexpr):
-    join_chain(MODE)
+    pdl_join(MODE)
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     live = cols < width

@@ -1,4 +1,4 @@
-"""CUDA C++ compiled at run time for the card at hand, kept on disk by source, options and architecture."""
+"""CUDA C++ compiled at run time for the GPU at hand, kept on disk by source, options and architecture."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from kernels.cache_dir import cache_dir
 
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int
@@ -66,7 +68,7 @@ class Kernel:
 
 @cache
 def load(source: Path, name: str, defines: tuple[tuple[str, int], ...], capability: tuple[int, int]) -> Kernel:
-    """Compile `source` with `defines` for a card of `capability` and load its kernel `name`.
+    """Compile `source` with `defines` for a GPU of `capability` and load its kernel `name`.
 
     Raises CudaCompileError where the source does not compile, RuntimeError where the driver refuses the result.
     """
@@ -80,7 +82,7 @@ def load(source: Path, name: str, defines: tuple[tuple[str, int], ...], capabili
         *(f"-D{key}={value}" for key, value in defines),
     ]
     key = hashlib.blake2b("\0".join([_version(), text, *options]).encode(), digest_size=16).hexdigest()
-    path = _cache_dir() / f"{source.stem}-{key}.cubin"
+    path = cache_dir() / "cubin" / f"{source.stem}-{key}.cubin"
     code = path.read_bytes() if path.is_file() else _compile(text, source.name, options)
     if not path.is_file():
         _keep(path, code)
@@ -132,11 +134,6 @@ def _version() -> str:
     from cuda.bindings import nvrtc
 
     return str(nvrtc.nvrtcVersion())
-
-
-def _cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tandem" / "cubin"
 
 
 def _keep(path: Path, code: bytes) -> None:

@@ -26,13 +26,11 @@ from enum import StrEnum
 
 import torch
 
-from kernels.gpu import twins
-
 TILE, STEP, BLOCK = 16, 64, 16
 FP8_BLOCK = 128
 
 
-class PackedForm(StrEnum):
+class PackedFormat(StrEnum):
     """How packed weights lie in memory; the table above says what each means."""
 
     DENSE = "dense"
@@ -50,13 +48,13 @@ class PackedForm(StrEnum):
 
 
 _LABELS = {
-    PackedForm.DENSE: "16-bit",
-    PackedForm.Q4: "4-bit, groups of 32, scale and minimum in float16",
-    PackedForm.Q8: "8-bit, groups of 32, scale in float16",
-    PackedForm.Q8_MIN: "8-bit, groups of 32, scale and minimum in float16",
-    PackedForm.Q8_SHORT: "8-bit, groups of 16, scale in float16",
-    PackedForm.FP8: "8-bit floats (e4m3), blocks of 128 by 128, scale in float16",
-    PackedForm.NVFP4: "4-bit floats (e2m1), groups of 16, scale in e4m3",
+    PackedFormat.DENSE: "16-bit",
+    PackedFormat.Q4: "4-bit, groups of 32, scale and minimum in float16",
+    PackedFormat.Q8: "8-bit, groups of 32, scale in float16",
+    PackedFormat.Q8_MIN: "8-bit, groups of 32, scale and minimum in float16",
+    PackedFormat.Q8_SHORT: "8-bit, groups of 16, scale in float16",
+    PackedFormat.FP8: "8-bit floats (e4m3), blocks of 128 by 128, scale in float16",
+    PackedFormat.NVFP4: "4-bit floats (e2m1), groups of 16, scale in e4m3",
 }
 
 Q4_LOW, Q4_HIGH, Q8_SHIFT = 2.0**18, 2.0**22, 2.0**24
@@ -65,11 +63,11 @@ rows r and r + 8 of 4-bit weights, and for 8-bit ones."""
 NVFP4_SHIFT = 2.0**14
 """An e2m1 value's bits, moved into a float16's place, are the value over this; `alpha` has it."""
 _LARGEST_SCALE = {
-    PackedForm.Q4: 2.0**-7,
-    PackedForm.Q8: 2.0**-9,
-    PackedForm.Q8_MIN: 2.0**-9,
-    PackedForm.Q8_SHORT: 2.0**-9,
-    PackedForm.FP8: 2.0**3,
+    PackedFormat.Q4: 2.0**-7,
+    PackedFormat.Q8: 2.0**-9,
+    PackedFormat.Q8_MIN: 2.0**-9,
+    PackedFormat.Q8_SHORT: 2.0**-9,
+    PackedFormat.FP8: 2.0**3,
 }
 _LARGEST_MINIMUM = 2.0**10
 """Scales are brought below this by a power of two an output, so that what is stored and the values stay in float16."""
@@ -80,7 +78,7 @@ class Packed:
     """Weights (n, k), packed. `words` is int32 (tiles, steps, words of a tile's step); `scales` are bytes (tiles,
     steps, bytes of a tile's step), None for dense ones; `alpha` is float32 (n,), None for ones."""
 
-    form: PackedForm
+    format: PackedFormat
     words: torch.Tensor
     scales: torch.Tensor | None
     alpha: torch.Tensor | None
@@ -108,11 +106,11 @@ def pack4(quants: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> P
     a, b, c, d = _registers(quants.to(torch.int32))
     half = a << 6 | b << 2 | (c & 3) << 14 | c >> 2 | d << 10
     words = (half[..., 0] | half[..., 1] << 16).reshape(n // TILE, k // STEP, 2, 2, 32).transpose(3, 4)
-    scale, low, alpha = _normalised(PackedForm.Q4, scale, minimum)
+    scale, low, alpha = _normalised(PackedFormat.Q4, scale, minimum)
     assert low is not None
     shift = torch.where(torch.arange(n, device=scale.device) % TILE < 8, Q4_LOW, Q4_HIGH)[:, None]
     pair = torch.stack((scale * shift, low), dim=-1)
-    return Packed(PackedForm.Q4, _words(words, n, k), _scales(pair.half(), n, k), alpha, n, k)
+    return Packed(PackedFormat.Q4, _words(words, n, k), _scales(pair.half(), n, k), alpha, n, k)
 
 
 def pack8(values: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor | None = None) -> Packed:
@@ -120,9 +118,9 @@ def pack8(values: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor | Non
     also (n, k / 16)."""
     n, k = _shape(values)
     if minimum is not None:
-        form, codes = PackedForm.Q8_MIN, values.to(torch.int32)
+        form, codes = PackedFormat.Q8_MIN, values.to(torch.int32)
     else:
-        form = PackedForm.Q8 if scale.shape[1] == k // 32 else PackedForm.Q8_SHORT
+        form = PackedFormat.Q8 if scale.shape[1] == k // 32 else PackedFormat.Q8_SHORT
         codes = values.to(torch.int32) + 128
     a, b, c, d = _registers(codes)
     first = a[..., 0] | b[..., 0] << 8 | a[..., 1] << 16 | b[..., 1] << 24
@@ -139,7 +137,7 @@ def pack8(values: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor | Non
 def pack_fp8(weights: torch.Tensor, scale: torch.Tensor) -> Packed:
     """weights: (n, k) float8_e4m3fn. scale: (ceil(n / 128), ceil(k / 128)) float32."""
     n, k = _shape(weights)
-    rows, _, alpha = _normalised(PackedForm.FP8, scale.repeat_interleave(FP8_BLOCK, 0)[:n], None)
+    rows, _, alpha = _normalised(PackedFormat.FP8, scale.repeat_interleave(FP8_BLOCK, 0)[:n], None)
     steps = rows.repeat_interleave(FP8_BLOCK // STEP, 1)[:, : k // STEP]
     tiles = steps[::TILE].half().contiguous()
     doubled = torch.stack((tiles, tiles), dim=-1).contiguous().view(torch.uint8)
@@ -147,7 +145,7 @@ def pack_fp8(weights: torch.Tensor, scale: torch.Tensor) -> Packed:
     first = a[..., 0] | a[..., 1] << 8 | b[..., 0] << 16 | b[..., 1] << 24
     second = c[..., 0] | c[..., 1] << 8 | d[..., 0] << 16 | d[..., 1] << 24
     words = _words(_pair(first, second, n, k), n, k)
-    return Packed(PackedForm.FP8, words, doubled.view(n // TILE, k // STEP, 4), alpha, n, k)
+    return Packed(PackedFormat.FP8, words, doubled.view(n // TILE, k // STEP, 4), alpha, n, k)
 
 
 def pack_nvfp4(codes: torch.Tensor, scale: torch.Tensor, tensor_scale: torch.Tensor) -> Packed:
@@ -161,20 +159,20 @@ def pack_nvfp4(codes: torch.Tensor, scale: torch.Tensor, tensor_scale: torch.Ten
     words = (half[..., 0] | half[..., 1] << 16).reshape(n // TILE, k // STEP, 2, 2, 32).transpose(3, 4)
     alpha = (tensor_scale.float() * NVFP4_SHIFT).expand(n).contiguous()
     scales = _scales(scale.view(torch.uint8)[..., None], n, k)
-    return Packed(PackedForm.NVFP4, _words(words, n, k), scales, alpha, n, k)
+    return Packed(PackedFormat.NVFP4, _words(words, n, k), scales, alpha, n, k)
 
 
 def join(parts: Sequence[Packed]) -> Packed:
     """Matrices of one form and depth, one below the other."""
     first = parts[0]
-    if any(p.form is not first.form or p.k != first.k for p in parts):
-        raise ValueError(f"cannot join {', '.join(f'{p.form} of {p.k} inputs' for p in parts)}")
+    if any(p.format is not first.format or p.k != first.k for p in parts):
+        raise ValueError(f"cannot join {', '.join(f'{p.format} of {p.k} inputs' for p in parts)}")
     if len(parts) == 1:
         return first
     scales = [p.scales for p in parts if p.scales is not None]
     alphas = [p.alpha for p in parts if p.alpha is not None]
     return Packed(
-        first.form,
+        first.format,
         torch.cat([p.words for p in parts]),
         torch.cat(scales) if scales else None,
         torch.cat(alphas) if alphas else None,
@@ -188,21 +186,21 @@ def pack16(weights: torch.Tensor) -> Packed:
     n, k = _shape(weights)
     a, b, c, d = _registers(weights.view(torch.int16))
     words = torch.stack((a, b, c, d), dim=-2).contiguous().view(torch.int32)
-    return Packed(PackedForm.DENSE, _words(words, n, k), None, None, n, k)
+    return Packed(PackedFormat.DENSE, _words(words, n, k), None, None, n, k)
 
 
 def unpack(packed: Packed) -> torch.Tensor:
-    """The twin of the device's unpacking: the values (n, k) in float16, before `alpha`, in plain torch. Raises
+    """The reference of the device's unpacking: the values (n, k) in float16, before `alpha`, in plain torch. Raises
     ValueError for dense weights, which keep what they were."""
     n, k = packed.n, packed.k
     tiles, steps = n // TILE, k // STEP
     words = packed.words
-    if packed.form is PackedForm.DENSE or packed.scales is None:
+    if packed.format is PackedFormat.DENSE or packed.scales is None:
         raise ValueError("16-bit weights are packed as they are; keep the unpacked ones")
-    if packed.form in (PackedForm.Q4, PackedForm.NVFP4):
+    if packed.format in (PackedFormat.Q4, PackedFormat.NVFP4):
         lanes = words.view(tiles, steps, 2, 32, 2).transpose(3, 4).reshape(tiles, steps, 4, 8, 4)
         half = torch.stack((lanes & 0xFFFF, lanes >> 16 & 0xFFFF), dim=-1)
-        if packed.form is PackedForm.Q4:
+        if packed.format is PackedFormat.Q4:
             parts = [half >> 6 & 15, half >> 2 & 15, half >> 14 & 3 | (half & 3) << 2, half >> 10 & 15]
         else:
             magnitude = [half >> 9 & 7, half >> 6 & 7, half & 7, half >> 3 & 7]
@@ -210,7 +208,7 @@ def unpack(packed: Packed) -> torch.Tensor:
     else:
         lanes = words.view(tiles, steps, 2, 32, 2, 2).transpose(3, 4).reshape(tiles, steps, 4, 8, 4, 2)
         byte = [lanes >> 8 * i & 255 for i in range(4)]
-        order = (0, 1, 2, 3) if packed.form is PackedForm.FP8 else (0, 2, 1, 3)
+        order = (0, 1, 2, 3) if packed.format is PackedFormat.FP8 else (0, 2, 1, 3)
         first, second = (torch.stack([byte[order[i]], byte[order[i + 1]]], dim=-1) for i in (0, 2))
         parts = [first[..., 0, :], second[..., 0, :], first[..., 1, :], second[..., 1, :]]
     codes = _unregister(parts, n, k)
@@ -218,27 +216,47 @@ def unpack(packed: Packed) -> torch.Tensor:
 
 
 def _values(packed: Packed, codes: torch.Tensor) -> torch.Tensor:
-    form, n, k = packed.form, packed.n, packed.k
+    form, n, k = packed.format, packed.n, packed.k
     assert packed.scales is not None
-    if form is PackedForm.FP8:
+    if form is PackedFormat.FP8:
         halves = packed.scales.view(torch.float16).view(n // TILE, k // STEP, 2)[..., 0]
         scale = halves.repeat_interleave(TILE, 0).repeat_interleave(STEP, 1)
-        return twins.scaled_fp8(codes.to(torch.uint8).view(torch.float8_e4m3fn), scale)
-    if form is PackedForm.NVFP4:
+        return scaled_fp8(codes.to(torch.uint8).view(torch.float8_e4m3fn), scale)
+    if form is PackedFormat.NVFP4:
         scale = _unscale(packed.scales, n, k, 1)[..., 0].view(torch.float8_e4m3fn)
-        return twins.scaled_fp4(codes, scale, 1.0 / NVFP4_SHIFT)
-    width = 2 if form in (PackedForm.Q4, PackedForm.Q8_MIN) else 1
+        return scaled_fp4(codes, scale, 1.0 / NVFP4_SHIFT)
+    width = 2 if form in (PackedFormat.Q4, PackedFormat.Q8_MIN) else 1
     stored = _unscale(packed.scales.view(torch.float16), n, k, width).double()
     shift: torch.Tensor | float = Q8_SHIFT
-    if form is PackedForm.Q4:
+    if form is PackedFormat.Q4:
         shift = torch.where(torch.arange(n, device=stored.device) % TILE < 8, Q4_LOW, Q4_HIGH).double()[:, None]
     scale = stored[..., 0] / shift
     low = stored[..., 1] if width == 2 else (scale * -128.0).half().double()
-    return twins.grouped(codes, scale, low)
+    return grouped(codes, scale, low)
+
+
+def grouped(codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> torch.Tensor:
+    """codes * scale + minimum, rounded once to float16. codes: (n, k) integers; scale, minimum: (n, groups) float64."""
+    width = codes.shape[1] // scale.shape[1]
+    wide, low = (v.repeat_interleave(width, dim=1) for v in (scale, minimum))
+    return (codes.double() * wide + low).half()
+
+
+def scaled_fp8(weights: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """weights * scale, rounded once to float16. weights: (n, k) e4m3; scale: (n, k) float16."""
+    return (weights.double() * scale.double()).half()
+
+
+def scaled_fp4(codes: torch.Tensor, scale: torch.Tensor, factor: float) -> torch.Tensor:
+    """The e2m1 numbers of `codes` (n, k) times `scale` (n, groups), e4m3, times `factor`, as float16."""
+    table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64, device=codes.device)
+    values = table[(codes & 7).long()] * torch.where(codes & 8 > 0, -1.0, 1.0)
+    width = codes.shape[1] // scale.shape[1]
+    return (values * scale.double().repeat_interleave(width, dim=1) * factor).half()
 
 
 def _normalised(
-    form: PackedForm, scale: torch.Tensor, minimum: torch.Tensor | None
+    form: PackedFormat, scale: torch.Tensor, minimum: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Scales and minima times a power of two an output that brings the scales into range, and its inverse."""
     largest = scale.float().abs().amax(dim=1) / _LARGEST_SCALE[form]

@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernels.forms import RawTensor
 from kernels.gpu.attention import attend_rows, attend_tiles
 from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue, linear
 from kernels.gpu.norm import embed, rms_norm
 from kernels.gpu.packing import Packed
-from kernels.gpu.replay import UNPACKED, Buffers, CudaProgram, Pass, Step
+from kernels.gpu.replay import UNPACKED, Buffers, CudaProgram, ForwardContext, Step
 from kernels.gpu.rotary import HeadShape, rotary_kv
 from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
 from kernels.gpu.skinny import skinny, unpack_rows
 from kernels.gpu.weights import WeightSource
 from kernels.program import Heads, Linear, Norm, Rotary
+from kernels.quant_types import RawTensor
 
 MAX_ROWS = 1 << 16
-"""Rows of one pass at most, whatever the program was made for."""
+"""Rows of one batch at most, whatever the program was made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class CudaOps:
         self._table = (table.name, matrix)
         h = self._value("h", matrix.shape[1], torch.float32)
 
-        def step(p: Pass) -> None:
+        def step(p: ForwardContext) -> None:
             embed(p.tables.token, matrix, p.buffers.view("h", p.shape.rows, h.width), p.mode)
 
         self._steps.append(step)
@@ -98,7 +98,7 @@ class CudaOps:
         q = self._value("q", heads.q_width, torch.float16)
         bias = qkv.bias
 
-        def step(p: Pass) -> None:
+        def step(p: ForwardContext) -> None:
             rotary_kv(
                 p.buffers.view("qkv", p.shape.rows, qkv.width),
                 p.buffers.view("q", p.shape.rows, q.width),
@@ -123,7 +123,7 @@ class CudaOps:
         shape = HeadShape(heads.heads, heads.kv_heads, heads.head_dim)
         out = self._value("seen", q.width, self._weights.dtype)
 
-        def step(p: Pass) -> None:
+        def step(p: ForwardContext) -> None:
             queries = p.buffers.view("q", p.shape.rows, q.width)
             seen = p.buffers.view("seen", p.shape.rows, q.width)
             t = p.tables
@@ -160,7 +160,7 @@ class CudaOps:
         self._value("logits", self._vocab, torch.float32)
         vocab = self._vocab
 
-        def step(p: Pass) -> None:
+        def step(p: ForwardContext) -> None:
             if p.shape.logits:
                 last = p.buffers.view("last", p.shape.logits, x.width)
                 h = p.buffers.view("h", p.shape.rows, x.width)
@@ -173,7 +173,7 @@ class CudaOps:
         self._steps.append(step)
 
     def finish(self, max_rows: int) -> CudaProgram:
-        """The recorded program, for passes of up to `max_rows` rows."""
+        """The recorded program, for batches of up to `max_rows` rows."""
         if not 1 <= max_rows <= MAX_ROWS:
             raise ValueError(f"max_rows is {max_rows}; 1 to {MAX_ROWS} are possible")
         if self._shape is None or not self._vocab:
@@ -196,7 +196,7 @@ class CudaOps:
         out = self._value("normed", x.width, self._weights.dtype)
         identity = self._identity
 
-        def step(p: Pass) -> None:
+        def step(p: ForwardContext) -> None:
             n = p.shape.rows
             rms_norm(
                 p.buffers.view("h", n, x.width),
@@ -223,7 +223,7 @@ class CudaOps:
         if isinstance(w, Packed):
             self._buffers.declare(UNPACKED, w.n * w.k, self._weights.dtype)
 
-        def step(p: Pass) -> None:
+        def step(p: ForwardContext) -> None:
             n = p.shape.rows
             source, target = p.buffers.view(x.buffer, n, x.width), p.buffers.view(out.buffer, n, out.width)
             _product(p, source, w, target[:, first : first + count], epilogue)
@@ -260,9 +260,9 @@ class CudaOps:
 
     def _count(self, parts: Sequence[RawTensor], matrix: torch.Tensor | Packed) -> None:
         dense = str(self._weights.dtype).removeprefix("torch.")
-        runs_as = matrix.form.label if isinstance(matrix, Packed) else dense
+        runs_as = matrix.format.label if isinstance(matrix, Packed) else dense
         for part in parts:
-            key = (str(part.form), runs_as)
+            key = (str(part.quant_type), runs_as)
             self._forms[key] = self._forms.get(key, 0) + 1
         self._bytes += matrix.nbytes
 
@@ -271,8 +271,10 @@ class CudaOps:
         return Value(name, width)
 
 
-def _product(p: Pass, x: torch.Tensor, w: torch.Tensor | Packed, out: torch.Tensor, epilogue: Epilogue) -> None:
-    """One product; packed weights are unpacked for passes too large for the skinny kernel, to the same bits."""
+def _product(
+    p: ForwardContext, x: torch.Tensor, w: torch.Tensor | Packed, out: torch.Tensor, epilogue: Epilogue
+) -> None:
+    """One product; packed weights are unpacked for batches too large for the skinny kernel, to the same bits."""
     if not isinstance(w, Packed):
         linear(x, w, out, epilogue, mode=p.mode)
     elif x.shape[0] <= SKINNY_ROWS:

@@ -1,4 +1,4 @@
-"""A recorded forward on a CUDA device: its buffers and its passes, captured as graphs where a shape comes again."""
+"""A recorded forward on a CUDA device: its buffers and its batches, captured as graphs where a shape comes again."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.draws import GREEDY, Draw
 from kernels.gpu.attention import AttentionScratch
-from kernels.gpu.draw import Choosing, DrawBuffers, draw
+from kernels.gpu.batch import NO_ROWS, BatchShape, BatchTables, TableBuffers, plan, warmup_shapes
 from kernels.gpu.launch import LaunchMode
-from kernels.gpu.passes import NO_ROWS, PassShape, PassTables, TableBuffers, foreseen, plan
 from kernels.gpu.rotary import HeadShape
+from kernels.gpu.sampling import Choosing, SamplingBuffers, sample_rows
 from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
-from kernels.program import FormUse, RowBatch
+from kernels.program import RowBatch, WeightFormat
+from kernels.sampling import GREEDY, SamplingSpec
 
 MAX_GRAPHS = 128
 UNPACKED = "unpacked"
-"""The buffer that holds one matrix at a time for passes of many rows."""
+"""The buffer that holds one matrix at a time for batches of many rows."""
 
 
 @dataclass(slots=True)
-class Pass:
-    """What the recorded steps of one pass work on."""
+class ForwardContext:
+    """What the recorded steps of one batch work on."""
 
-    shape: PassShape
-    tables: PassTables
+    shape: BatchShape
+    tables: BatchTables
     kv_base: torch.Tensor
     buffers: Buffers
     scratch: AttentionScratch
     mode: LaunchMode
 
 
-Step = Callable[[Pass], None]
-_GraphKey = tuple[PassShape, LaunchMode] | tuple[int, Choosing, LaunchMode]
-"""A pass, or the draws from so many rows of logits."""
+Step = Callable[[ForwardContext], None]
+_GraphKey = tuple[BatchShape, LaunchMode] | tuple[int, Choosing, LaunchMode]
+"""A batch, or the specs from so many rows of logits."""
 
 
 class Buffers:
@@ -77,8 +77,8 @@ class Buffers:
         return sum(t.nbytes for t in self._held.values())
 
 
-def _height(buffer: str, shape: PassShape) -> int:
-    """Rows of a buffer that a pass needs."""
+def _height(buffer: str, shape: BatchShape) -> int:
+    """Rows of a buffer that a batch needs."""
     if buffer == UNPACKED:
         return int(shape.rows > SKINNY_ROWS)
     return shape.logits if buffer in ("last", "logits") else shape.rows
@@ -87,9 +87,9 @@ def _height(buffer: str, shape: PassShape) -> int:
 class CudaProgram:
     """A recorded forward on a CUDA device (implements `kernels.program.Program`).
 
-    What `foresee` names is captured before it comes. Otherwise the first pass of a shape runs its kernels one by one,
-    the second is captured, later ones are replayed; the bits are the same. Draws are graphs of their own. Buffers grow
-    to what passes need, which drops the captured graphs. Only one thread may call it.
+    What `warm_up` names is captured before it comes. Otherwise the first batch of a shape runs its kernels one by one,
+    the second is captured, later ones are replayed; the bits are the same. Sampling has
+    graphs of its own. Buffers grow to what batches need, which drops the captured graphs. Only one thread may call it.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CudaProgram:
         self.name = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "triton interpreter"
         self.use_graphs = device.type == "cuda"
         self.mode = mode
-        """How the kernels of a pass follow each other; may be changed between passes."""
+        """How the kernels of a batch follow each other; may be changed between batches."""
         self._steps = tuple(steps)
         self._buffers = buffers
         self._shape = shape
@@ -125,8 +125,8 @@ class CudaProgram:
         self._seen: set[_GraphKey] = set()
         self._graphs: dict[_GraphKey, torch.cuda.CUDAGraph] = {}
         self._ran: set[tuple[int, int] | Choosing] = set()
-        """Rows and logits of passes, and draws, whose kernels have been compiled by running them."""
-        self._draws: DrawBuffers | None = None
+        """Rows and logits of batches, and specs, whose kernels have been compiled by running them."""
+        self._sampling: SamplingBuffers | None = None
         self._host_logits = torch.empty(0, dtype=torch.float32)
 
     def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
@@ -139,28 +139,28 @@ class CudaProgram:
         self._wait()
         return out.numpy()
 
-    def run_draws(
-        self, rows: RowBatch, kv_base: NDArray[np.uint64], draws: Sequence[Draw | None]
+    def run_and_sample(
+        self, rows: RowBatch, kv_base: NDArray[np.uint64], specs: Sequence[SamplingSpec | None]
     ) -> list[NDArray[np.float32] | int]:
-        """Compute a pass as `run` does and draw on the device: for each of `rows.logit_rows`, its draw's token, -1
+        """Compute a batch as `run` does and sample on the device: for each of `rows.logit_rows`, its spec's token, -1
         where a logit is no number or the largest is not finite; where it has none, its logits, a view that the next
-        pass overwrites. One wait for both; no other row's logits are copied."""
-        if len(draws) != len(rows.logit_rows):
-            raise ValueError(f"{len(draws)} draws for {len(rows.logit_rows)} rows of logits")
+        batch overwrites. One wait for both; no other row's logits are copied."""
+        if len(specs) != len(rows.logit_rows):
+            raise ValueError(f"{len(specs)} specs for {len(rows.logit_rows)} rows of logits")
         shape = self._prepare(rows, kv_base)
-        if not draws:
+        if not specs:
             self._launch(shape)
             self._wait()
             return []
-        held = self._draw_buffers(shape.logits)
-        held.upload(draws)
+        held = self._sampling_buffers(shape.logits)
+        held.upload(specs)
         self._launch(shape)
-        choosing = Choosing.of(draws)
-        work = partial(draw, self.logits(shape.logits), held, choosing, self.mode)
+        choosing = Choosing.of(specs)
+        work = partial(sample_rows, self.logits(shape.logits), held, choosing, self.mode)
         self._ran.add(choosing)
         self._replay((shape.logits, choosing, self.mode), work)
-        ids = held.download(len(draws))
-        asked = [i for i, d in enumerate(draws) if d is None]
+        ids = held.download(len(specs))
+        asked = [i for i, d in enumerate(specs) if d is None]
         host = self._host_rows(len(asked))
         for to, i in zip(host, asked, strict=True):
             to.copy_(self.logits(i + 1)[i], non_blocking=True)
@@ -170,62 +170,64 @@ class CudaProgram:
             out[i] = to.numpy()
         return out
 
-    def foresee(self, kv_base: NDArray[np.uint64], window: int) -> None:
-        """Make room for, and capture, the passes of an engine whose slots lie at `kv_base` and hold up to `window`
+    def warm_up(self, kv_base: NDArray[np.uint64], window: int) -> None:
+        """Make room for, and capture, the batches of an engine whose slots lie at `kv_base` and hold up to `window`
         rows: no round then waits for a capture, which takes as long as several rounds. Each is replayed once over
-        padding, since the first replay brings a graph to the device. What no pass has compiled yet is left out. Does
-        nothing where passes are not captured."""
+        padding, since the first replay brings a graph to the device. What no batch has compiled yet is left out. Does
+        nothing where batches are not captured."""
         if not self.use_graphs:
             return
-        every = foreseen(len(kv_base), window, self._tables.max_rows)
+        every = warmup_shapes(len(kv_base), window, self._tables.max_rows)
         shapes = [s for s in every if (s.rows, max(1, s.logits)) in self._ran]
         if not shapes:
             return
-        draws = [c for c in Choosing if c in self._ran or Choosing.SEARCH in self._ran]
+        specs = [c for c in Choosing if c in self._ran or Choosing.SEARCH in self._ran]
         self._place(kv_base)
         for shape in shapes:
             self._reserve(shape)
         counts = sorted({shape.logits for shape in shapes if shape.logits})
-        held = self._draw_buffers(max(counts, default=1))
+        held = self._sampling_buffers(max(counts, default=1))
         held.upload([GREEDY] * held.rows)
         self._host_rows(held.rows)
         for shape in shapes:
             self._tables.upload(NO_ROWS, shape, NO_ROWS.slot, [], spare=len(kv_base))
-            self._foresee((shape, self.mode), partial(self.enqueue, shape))
+            self._warm_up((shape, self.mode), partial(self.enqueue, shape))
         for rows in counts:
-            for choosing in draws:
-                self._foresee((rows, choosing, self.mode), partial(draw, self.logits(rows), held, choosing, self.mode))
+            for choosing in specs:
+                self._warm_up(
+                    (rows, choosing, self.mode), partial(sample_rows, self.logits(rows), held, choosing, self.mode)
+                )
 
-    def _foresee(self, key: _GraphKey, enqueue: Callable[[], None]) -> None:
+    def _warm_up(self, key: _GraphKey, enqueue: Callable[[], None]) -> None:
         if key not in self._graphs and len(self._graphs) < MAX_GRAPHS:
             self._capture(key, enqueue).replay()
         self._wait()
 
-    def forms(self) -> list[FormUse]:
-        return [FormUse(file, runs_as, tensors) for (file, runs_as), tensors in sorted(self._forms.items())]
+    def forms(self) -> list[WeightFormat]:
+        return [WeightFormat(file, runs_as, tensors) for (file, runs_as), tensors in sorted(self._forms.items())]
 
     def weight_bytes(self) -> int:
         return self._weight_bytes
 
     def workspace_bytes(self) -> int:
-        drawing = 0 if self._draws is None else self._draws.nbytes
-        return self._buffers.nbytes + self._scratch.nbytes + self._tables.nbytes + drawing
+        sampling = 0 if self._sampling is None else self._sampling.nbytes
+        return self._buffers.nbytes + self._scratch.nbytes + self._tables.nbytes + sampling
 
     def logits(self, count: int) -> torch.Tensor:
-        """The last pass's first `count` rows of logits on the device, which the next pass overwrites."""
+        """The last batch's first `count` rows of logits on the device, which the next batch overwrites."""
         return self._buffers.view("logits", count, self._vocab)
 
-    def enqueue(self, shape: PassShape) -> None:
-        """Launch every step of a pass whose tables are on the device, on the current stream."""
-        work = Pass(shape, self._tables.views(shape), self._kv_base, self._buffers, self._scratch, self.mode)
+    def enqueue(self, shape: BatchShape) -> None:
+        """Launch every step of a batch whose tables are on the device, on the current stream."""
+        work = ForwardContext(shape, self._tables.views(shape), self._kv_base, self._buffers, self._scratch, self.mode)
         for step in self._steps:
             step(work)
 
-    def _prepare(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> PassShape:
-        """Room and tables for a pass."""
+    def _prepare(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> BatchShape:
+        """Room and tables for a batch."""
         shape, single, tiles = plan(rows)
         if shape.rows > self._tables.max_rows:
-            raise ValueError(f"a pass of {rows.n} rows; up to {self._tables.max_rows} are possible")
+            raise ValueError(f"a batch of {rows.n} rows; up to {self._tables.max_rows} are possible")
         self._place(kv_base)
         self._reserve(shape)
         self._tables.upload(rows, shape, single, tiles, spare=len(kv_base))
@@ -235,8 +237,8 @@ class CudaProgram:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
 
-    def _launch(self, shape: PassShape) -> None:
-        """Compute a prepared pass."""
+    def _launch(self, shape: BatchShape) -> None:
+        """Compute a prepared batch."""
         self._ran.add((shape.rows, shape.logits))
         self._replay((shape, self.mode), partial(self.enqueue, shape))
 
@@ -259,11 +261,11 @@ class CudaProgram:
         self._graphs[key] = graph
         return graph
 
-    def _draw_buffers(self, rows: int) -> DrawBuffers:
-        if self._draws is None or self._draws.rows < rows:
-            self._draws = DrawBuffers(rows, self._vocab, self._device)
+    def _sampling_buffers(self, rows: int) -> SamplingBuffers:
+        if self._sampling is None or self._sampling.rows < rows:
+            self._sampling = SamplingBuffers(rows, self._vocab, self._device)
             self._drop_graphs()
-        return self._draws
+        return self._sampling
 
     def _host_rows(self, count: int) -> torch.Tensor:
         """Pinned room for rows of logits."""
@@ -281,7 +283,7 @@ class CudaProgram:
         self._kv_seen = kv_base.copy()
         self._drop_graphs()
 
-    def _reserve(self, shape: PassShape) -> None:
+    def _reserve(self, shape: BatchShape) -> None:
         moved = False
         for name in self._buffers.names:
             moved |= self._buffers.reserve(name, _height(name, shape))

@@ -9,11 +9,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.gpu.launch import LaunchMode, default_mode, join_chain, require_cuda_or_interpreter
+from kernels.gpu.launch import LaunchMode, default_mode, pdl_join, require_cuda_or_interpreter
 
 _GROUP = 8
 _WARPS = 4
-"""A program's heads and warps, the same for every pass so that a head's norm has one order. A program a head would be
+"""A program's heads and warps, the same for every batch so that a head's norm has one order. A program a head would be
 98,304 of them for 2,048 rows of 48 heads, each waiting for the same four loads in a row to move 768 bytes."""
 
 
@@ -36,14 +36,15 @@ class HeadShape:
 
 @dataclass(frozen=True, slots=True)
 class RowTables:
-    """Where rows stand, on the device, int32 and one entry a row (but `path`): the fields of `engine.rows.RowBatch`."""
+    """Where rows stand, on the device, int32 and one entry a row (but `ancestors`): the fields of
+    `kernels.program.RowBatch`."""
 
     slot: torch.Tensor
     position: torch.Tensor
     kv_row: torch.Tensor
     prefix: torch.Tensor
-    path_start: torch.Tensor
-    path: torch.Tensor
+    ancestor_start: torch.Tensor
+    ancestors: torch.Tensor
 
 
 @triton.jit
@@ -127,7 +128,7 @@ def _rotary_kv_kernel(
     queries = q_ptr.to(tl.int64) + row * (HEADS * dim * 2)
     # Ranges start at pages and rows are multiples of 16 bytes, so wide stores are allowed.
     target = tl.multiple_of(tl.where(is_query, queries, cache).to(tl.pointer_type(tl.float16)), 16)
-    join_chain(MODE)
+    pdl_join(MODE)
     source = qkv_ptr + row * ((HEADS + 2 * KV_HEADS) * dim) + column
     low, high = _load_pairs(source, offset, live, HALF, INTERLEAVED)
     if HAS_BIAS:
@@ -165,7 +166,7 @@ def rotary_kv(
     eps: float = 1e-6,
     mode: LaunchMode | None = None,
 ) -> None:
-    """Split a pass's fused projections: rotated queries to `q`, rotated keys and the values to their KV rows.
+    """Split a batch's fused projections: rotated queries to `q`, rotated keys and the values to their KV rows.
 
     qkv: (rows, shape.qkv_width) float32, query heads first, then keys, then values. q: (rows, heads * dim) float16.
     kv_base: (slots, tensors) int64, the address of row 0 of each KV tensor; `k_tensor` and `v_tensor` are this layer's

@@ -2,7 +2,7 @@
 
 The arithmetic is that of the unpacked weights: values in float16 as `packing` describes them, the products along K in
 `segments` runs, each in order, added in order, times alpha. `linear` with as many segments gives the same bits from
-what `unpack_rows` leaves, and serves passes of more rows.
+what `unpack_rows` leaves, and serves batches of more rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from kernels.gpu import nvrtc
 from kernels.gpu.launch import LaunchMode, default_mode
 from kernels.gpu.linear import Epilogue, linear
-from kernels.gpu.packing import TILE, Packed, PackedForm, unpack
+from kernels.gpu.packing import TILE, Packed, PackedFormat, unpack
 from kernels.gpu.tile_cache import packed_tile_for
 from kernels.gpu.tiles import PackedTile
 
@@ -24,15 +24,15 @@ MAX_ROWS = 64
 SOURCE = Path(__file__).with_name("skinny.cu")
 _MODES = {LaunchMode.PLAIN: 0, LaunchMode.CHAINED: 1}
 _EPILOGUES = {Epilogue.STORE: 0, Epilogue.ADD: 1, Epilogue.GATED: 2}
-_FORMS = {form: number for number, form in enumerate(PackedForm)}
+_FORMS = {form: number for number, form in enumerate(PackedFormat)}
 _STEP_BYTES = {
-    PackedForm.DENSE: 2048,
-    PackedForm.Q4: 512 + 128,
-    PackedForm.Q8: 1024 + 64,
-    PackedForm.Q8_MIN: 1024 + 128,
-    PackedForm.Q8_SHORT: 1024 + 128,
-    PackedForm.FP8: 1024 + 4,
-    PackedForm.NVFP4: 512 + 64,
+    PackedFormat.DENSE: 2048,
+    PackedFormat.Q4: 512 + 128,
+    PackedFormat.Q8: 1024 + 64,
+    PackedFormat.Q8_MIN: 1024 + 128,
+    PackedFormat.Q8_SHORT: 1024 + 128,
+    PackedFormat.FP8: 1024 + 4,
+    PackedFormat.NVFP4: 512 + 64,
 }
 """Bytes of a tile's step, scales included."""
 
@@ -41,7 +41,7 @@ Defines = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What of a card decides how products are launched: its name, multiprocessors, and the bytes of shared memory that
+    """What of a GPU decides how products are launched: its name, multiprocessors, and the bytes of shared memory that
     a block may ask for."""
 
     name: str
@@ -71,7 +71,7 @@ def device_of(index: int) -> Device:
 
 @cache
 def plan(
-    form: PackedForm,
+    form: PackedFormat,
     segments: int,
     n: int,
     k: int,
@@ -82,7 +82,7 @@ def plan(
     device: Device,
     tile: PackedTile | None = None,
 ) -> Launch | None:
-    """How to compute `rows` rows with weights of `n` finished outputs; None where that many rows do not fit the card's
+    """How to compute `rows` rows with weights of `n` finished outputs; None where that many rows do not fit the GPU's
     shared memory. `tile` overrides the measured or computed one."""
     eights = 1 if rows <= 8 else 2 if rows <= 16 else 4 if rows <= 32 else 8
     parts = 2 if epilogue is Epilogue.GATED else 1
@@ -109,20 +109,20 @@ def plan(
         ("SEGMENTS", segments),
         ("DEPTH", tile.depth),
         ("BLOCKS", blocks),
-        ("HAS_ALPHA", int(form is not PackedForm.DENSE)),
+        ("HAS_ALPHA", int(form is not PackedFormat.DENSE)),
         ("MODE", _MODES[mode]),
     )
     grid = -(-n // (tile.tiles // parts * TILE))
     return Launch(defines, grid, segments * 32, shared)
 
 
-def _ring(form: PackedForm, segments: int, eights: int, tile: PackedTile) -> int:
+def _ring(form: PackedFormat, segments: int, eights: int, tile: PackedTile) -> int:
     slot = -(-tile.tiles * _STEP_BYTES[form] // 128) * 128 + eights * 1024
     return segments * tile.depth * slot
 
 
 def _computed_tile(
-    form: PackedForm, segments: int, n: int, k: int, eights: int, parts: int, device: Device
+    form: PackedFormat, segments: int, n: int, k: int, eights: int, parts: int, device: Device
 ) -> PackedTile | None:
     """The tile whose blocks fill the multiprocessors best, the largest among equals since its tiles share x; as deep as
     leaves room for the next kernel's blocks, which read their weights early."""
@@ -147,10 +147,10 @@ def _computed_tile(
 
 
 def packed_candidates(w: Packed, n: int, rows: int, epilogue: Epilogue, device: Device) -> list[PackedTile]:
-    """Tiles worth measuring for a product of `n` finished outputs on this card."""
+    """Tiles worth measuring for a product of `n` finished outputs on this GPU."""
     parts = 2 if epilogue is Epilogue.GATED else 1
     tiles = [PackedTile(group * parts, depth) for group in range(1, 4 // parts + 1) for depth in (2, 3, 4, 6, 8)]
-    args = (w.form, w.segments, n, w.k, rows, epilogue, torch.float16, LaunchMode.CHAINED, device)
+    args = (w.format, w.segments, n, w.k, rows, epilogue, torch.float16, LaunchMode.CHAINED, device)
     return [tile for tile in tiles if plan(*args, tile) is not None]
 
 
@@ -180,10 +180,10 @@ def skinny(
         linear(x, unpack(w), out, epilogue, segments=w.segments, alpha=w.alpha)
         return
     mode = mode if mode is not None else default_mode(x.device)
-    launch = plan(w.form, w.segments, n, k, rows, epilogue, x.dtype, mode, device_of(x.device.index or 0), tile)
+    launch = plan(w.format, w.segments, n, k, rows, epilogue, x.dtype, mode, device_of(x.device.index or 0), tile)
     if launch is None:
         if rows == 1:
-            raise ValueError(f"weights of ({w.n}, {w.k}) in {w.form} do not fit this card's shared memory")
+            raise ValueError(f"weights of ({w.n}, {w.k}) in {w.format} do not fit this GPU's shared memory")
         upper = 8 if rows <= 16 else 16 if rows <= 32 else 32
         skinny(x[:upper], w, out[:upper], epilogue, tile, mode)
         skinny(x[upper:], w, out[upper:], epilogue, tile, mode)
@@ -194,7 +194,7 @@ def skinny(
     kernel.launch(launch.grid, launch.threads, arguments, shared=launch.shared)
 
 
-def unpack_defines(form: PackedForm, mode: LaunchMode) -> Defines:
+def unpack_defines(form: PackedFormat, mode: LaunchMode) -> Defines:
     """What the unpacking kernel is compiled with."""
     fixed = (("TYPE_BF16", 0), ("NT", 1), ("TILES", 1), ("EPILOGUE", 0), ("SEGMENTS", 4), ("DEPTH", 2), ("BLOCKS", 1))
     return (("FORM", _FORMS[form]), *fixed, ("HAS_ALPHA", 0), ("MODE", _MODES[mode]))
@@ -203,11 +203,11 @@ def unpack_defines(form: PackedForm, mode: LaunchMode) -> Defines:
 def unpack_rows(w: Packed, out: torch.Tensor, mode: LaunchMode | None = None) -> None:
     """Unpack weights to out, (n, k) float16 contiguous, on the device: the values before alpha."""
     if w.scales is None or out.shape != (w.n, w.k) or out.dtype is not torch.float16 or not out.is_contiguous():
-        raise ValueError(f"out {tuple(out.shape)} {out.dtype} cannot take {w.form} weights ({w.n}, {w.k})")
+        raise ValueError(f"out {tuple(out.shape)} {out.dtype} cannot take {w.format} weights ({w.n}, {w.k})")
     if out.device.type != "cuda":
         out.copy_(unpack(w))
         return
     mode = mode if mode is not None else default_mode(out.device)
-    defines = unpack_defines(w.form, mode)
+    defines = unpack_defines(w.format, mode)
     kernel = nvrtc.load(SOURCE, "unpack_rows", defines, torch.cuda.get_device_capability(out.device))
     kernel.launch(2048, 256, (w.words, w.scales, out, w.n // TILE, w.k))

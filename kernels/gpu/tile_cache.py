@@ -1,6 +1,6 @@
-"""Tiles that were measured on this box: a file in the user's cache, by card and by the versions that compile kernels.
+"""Tiles that were measured on this box: a file in the user's cache, by GPU and by the versions that compile kernels.
 
-{"dense": [[n, k, epilogue, class, bm, bn, bk, warps, stages, swap, share, bulk], ...],
+{"dense": [[n, k, epilogue, class, bm, bn, bk, warps, stages, swap, share, tma], ...],
  "packed": [[n, k, form-epilogue, class, tiles, depth], ...]}
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 import triton
 
+from kernels.cache_dir import cache_dir
 from kernels.gpu.tiles import (
     CLASSES,
     MAX_SKINNY_ROWS,
@@ -49,24 +50,17 @@ class Measured:
     packed: dict[Key, PackedTile] = field(default_factory=dict)
 
 
-def path_for(card: str) -> Path:
-    """Where the tiles of a card named so are kept: under `TANDEM_CACHE_DIR`, else the user's cache folder."""
-    root = os.environ.get("TANDEM_CACHE_DIR")
-    if root:
-        folder = Path(root)
-    else:
-        import platformdirs
-
-        folder = Path(platformdirs.user_cache_dir("tandem"))
-    name = f"{card}-torch-{torch.__version__}-triton-{triton.__version__}"
-    return folder / "tiles" / (re.sub(r"[^A-Za-z0-9.+]+", "-", name) + ".json")
+def path_for(gpu: str) -> Path:
+    """Where the tiles of a GPU named so are kept."""
+    name = f"{gpu}-torch-{torch.__version__}-triton-{triton.__version__}"
+    return cache_dir() / "tiles" / (re.sub(r"[^A-Za-z0-9.+]+", "-", name) + ".json")
 
 
 def write(path: Path, measured: Measured) -> None:
     """Keep `measured`, as a whole or not at all. Raises OSError."""
     content = {
         "dense": [
-            [*key, t.bm, t.bn, t.bk, t.warps, t.stages, t.swap, t.share, t.bulk] for key, t in measured.dense.items()
+            [*key, t.bm, t.bn, t.bk, t.warps, t.stages, t.swap, t.share, t.tma] for key, t in measured.dense.items()
         ],
         "packed": [[*key, t.tiles, t.depth] for key, t in measured.packed.items()],
     }
@@ -90,10 +84,10 @@ def read(path: Path) -> Measured:
 
 
 @cache
-def measured_here(card: str) -> Measured:
-    """What was measured on this box for a card named so, read once a process: nothing where there is no file. A file
+def measured_here(gpu: str) -> Measured:
+    """What was measured on this box for a GPU named so, read once a process: nothing where there is no file. A file
     that is damaged is ignored with a warning."""
-    path = path_for(card)
+    path = path_for(gpu)
     try:
         return read(path)
     except FileNotFoundError:
@@ -103,22 +97,22 @@ def measured_here(card: str) -> Measured:
         return Measured()
 
 
-def tile_for(card: str, rows: int, n: int, k: int, epilogue: str, *, copy_engine: bool = False) -> Tile:
-    """The tile for a product of 16-bit weights: measured on this box, or on a card named so, or the default. Where a
-    chunk's class was not measured, that of larger passes serves."""
+def tile_for(gpu: str, rows: int, n: int, k: int, epilogue: str, *, tma: bool = False) -> Tile:
+    """The tile for a product of 16-bit weights: measured on this box, or on a GPU named so, or the default. Where a
+    chunk's class was not measured, that of larger batches serves."""
     classes = (row_class(rows), CLASSES[-1]) if rows > MAX_SKINNY_ROWS else (row_class(rows),)
-    for table in (measured_here(card).dense, TABLES.get(card, {})):
+    for table in (measured_here(gpu).dense, TABLES.get(gpu, {})):
         for one in classes:
             if (n, k, epilogue, one) in table:
                 return table[n, k, epilogue, one]
-    return default_tile(rows, n, k, copy_engine=copy_engine)
+    return default_tile(rows, n, k, tma=tma)
 
 
-def packed_tile_for(card: str, rows: int, n: int, k: int, product: str) -> PackedTile | None:
-    """The tile for a product, `form-epilogue`, of packed weights: measured on this box, or on a card named so; None
+def packed_tile_for(gpu: str, rows: int, n: int, k: int, product: str) -> PackedTile | None:
+    """The tile for a product, `form-epilogue`, of packed weights: measured on this box, or on a GPU named so; None
     where neither was."""
     key = (n, k, product, packed_class(rows))
-    return measured_here(card).packed.get(key) or PACKED_TABLES.get(card, {}).get(key)
+    return measured_here(gpu).packed.get(key) or PACKED_TABLES.get(gpu, {}).get(key)
 
 
 def _key(row: list[object], classes: tuple[int, ...]) -> Key:
@@ -133,16 +127,14 @@ def _dense(row: list[object]) -> tuple[Key, Tile]:
     if len(row) != 12:
         raise DamagedTiles(f"{row} has {len(row)} fields, a dense tile has 12")
     key = _key(row, CLASSES)
-    bm, bn, bk, warps, stages, swap, share, bulk = row[4:]
+    bm, bn, bk, warps, stages, swap, share, tma = row[4:]
     fits = all(_whole(v, 1) for v in (bm, bn, bk, warps, stages))
     fits = fits and {bm, bn, bk} <= _POWERS and warps in (1, 2, 4, 8) and _whole(stages, 1, 8)
-    fits = fits and isinstance(swap, bool) and isinstance(bulk, bool) and not (bulk and share)
+    fits = fits and isinstance(swap, bool) and isinstance(tma, bool) and not (tma and share)
     if not fits or key[1] % int(str(bk)) or not _whole(share, 0, int(str(bn)) - 1):
         raise DamagedTiles(f"{row} is no tile")
     numbers = [int(str(value)) for value in (bm, bn, bk, warps, stages)]
-    return key, Tile(
-        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], bool(swap), int(str(share)), bool(bulk)
-    )
+    return key, Tile(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], bool(swap), int(str(share)), bool(tma))
 
 
 def _packed(row: list[object]) -> tuple[Key, PackedTile]:

@@ -1,4 +1,4 @@
-"""Measured tiles of the matrix products, per card. Written by the tuning stage; a row never changes a result's bits."""
+"""Measured tiles of the matrix products, per GPU. Written by the tuning stage; a row never changes a result's bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ Row = (
     | tuple[int, int, str, int, int, int, int, int, int, bool, int]
     | tuple[int, int, str, int, int, int, int, int, int, bool, int, bool]
 )
-"""n, k, epilogue, row class, then the tile: bm, bn, bk, warps, stages, swap, and share and bulk where it has them."""
+"""n, k, epilogue, row class, then the tile: bm, bn, bk, warps, stages, swap, and share and tma where it has them."""
 
 MEASURED: dict[str, tuple[Row, ...]] = {
     "NVIDIA H200": (
@@ -197,4 +197,4 @@ MEASURED_PACKED: dict[str, tuple[PackedRow, ...]] = {
         (151936, 4096, "nvfp4-store", 32, 4, 2),
     ),
 }
-"""The same for packed weights; where a card or a product is missing, the tile is computed (`skinny.py`)."""
+"""The same for packed weights; where a GPU or a product is missing, the tile is computed (`skinny.py`)."""

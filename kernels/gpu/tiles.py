@@ -18,7 +18,8 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 class Tile:
     """One launch shape: `bm` rows by `bn` outputs, `bk` deep. `swap` makes the weights the first operand of the matrix
     instruction. `share` is how many outputs a program finishes where fewer than `bn`, so that programs fill the
-    multiprocessors evenly; 0 stands for all. `bulk` brings the operands by the tensor copy engine (`bulk.py`)."""
+    multiprocessors evenly; 0 stands for all. `tma` brings the operands by the tensor memory accelerator
+    (`tma.py`)."""
 
     bm: int
     bn: int
@@ -27,7 +28,7 @@ class Tile:
     stages: int
     swap: bool = False
     share: int = 0
-    bulk: bool = False
+    tma: bool = False
 
     @property
     def outputs(self) -> int:
@@ -57,9 +58,9 @@ def row_counts(max_rows: int) -> list[int]:
     return [*(r for r in ROW_BUCKETS if r <= last), *range(2 * MAX_SKINNY_ROWS, last + 1, MAX_SKINNY_ROWS)]
 
 
-def default_tile(rows: int, n: int, k: int, *, copy_engine: bool = False) -> Tile:
-    """A tile that is right on every card of compute capability 8.0 or newer, for any n and any k divisible by 64;
-    faster for prompts where the card has a tensor `copy_engine` (9.0)."""
+def default_tile(rows: int, n: int, k: int, *, tma: bool = False) -> Tile:
+    """A tile that is right on every GPU of compute capability 8.0 or newer, for any n and any k divisible by 64;
+    faster for prompts where the GPU has the tensor memory accelerator, `tma` (compute capability 9.0)."""
     bk = 128 if k % 128 == 0 else 64
     if rows <= 16:
         return Tile(16, 16 if n <= 8192 else 32, bk, 4, 4)
@@ -69,7 +70,7 @@ def default_tile(rows: int, n: int, k: int, *, copy_engine: bool = False) -> Til
         return Tile(64, 32 if n <= 8192 else 64, bk, 4, 3)
     if rows <= MAX_SKINNY_ROWS:
         return Tile(128, 64, 64, 8, 3)
-    return Tile(128, 128, 64, 8, 4, bulk=True) if copy_engine else Tile(128, 128, 64, 8, 3)
+    return Tile(128, 128, 64, 8, 4, tma=True) if tma else Tile(128, 128, 64, 8, 3)
 
 
 def segmented_tile(rows: int, *, gated: bool) -> Tile:
@@ -82,23 +83,23 @@ def segmented_tile(rows: int, *, gated: bool) -> Tile:
 
 
 CLASSES = (2, 16, 32, 64, 128, 512, 4096)
-"""Row counts are measured in classes, each up to its number; the last stands for any larger pass."""
+"""Row counts are measured in classes, each up to its number; the last stands for any larger batch."""
 PACKED_CLASSES = (2, 8, 16, 32, 64)
 """The same for packed weights."""
 
 TABLES: dict[str, dict[tuple[int, int, str, int], Tile]] = {
-    card: {row[:4]: Tile(*row[4:]) for row in rows} for card, rows in MEASURED.items()
+    gpu: {row[:4]: Tile(*row[4:]) for row in rows} for gpu, rows in MEASURED.items()
 }
 """Per device name: (n, k, epilogue, class) to the measured tile."""
 
 PACKED_TABLES: dict[str, dict[tuple[int, int, str, int], PackedTile]] = {
-    card: {row[:4]: PackedTile(*row[4:]) for row in rows} for card, rows in MEASURED_PACKED.items()
+    gpu: {row[:4]: PackedTile(*row[4:]) for row in rows} for gpu, rows in MEASURED_PACKED.items()
 }
 """The same for packed weights, whose key has `form-epilogue`."""
 
 
 def row_class(rows: int) -> int:
-    """The class that stands for a pass of `rows` rows."""
+    """The class that stands for a batch of `rows` rows."""
     return next((c for c in CLASSES if rows <= c), CLASSES[-1])
 
 

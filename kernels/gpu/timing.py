@@ -1,4 +1,4 @@
-"""Timing on a card: captured graphs replayed between events, and a kernel that only reads."""
+"""Timing on a GPU: captured graphs replayed between events, and a kernel that only reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures the products' tiles on this card: candidates, a bit check of each, the fastest kept."""
+"""Measures the products' tiles on this GPU: candidates, a bit check of each, the fastest kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear
-from kernels.gpu.packing import Packed, PackedForm
+from kernels.gpu.packing import Packed, PackedFormat
 from kernels.gpu.skinny import device_of, packed_candidates, skinny, unpack_rows
 from kernels.gpu.tile_cache import Key, Measured
 from kernels.gpu.tiles import CLASSES, MAX_SKINNY_ROWS, PACKED_CLASSES, PackedTile, Tile
@@ -25,37 +25,37 @@ CANDIDATES: dict[int, list[Tile]] = {
         Tile(16, 64, 128, 4, 4, swap=True), Tile(16, 64, 128, 8, 5), Tile(16, 128, 64, 4, 5, swap=True),
         Tile(16, 16, 256, 4, 6), Tile(16, 32, 256, 4, 5), Tile(16, 32, 128, 4, 8), Tile(16, 64, 128, 4, 6, swap=True),
         Tile(16, 64, 256, 4, 4, swap=True), Tile(16, 32, 512, 4, 3), Tile(16, 32, 256, 4, 4, swap=True),
-        Tile(16, 64, 128, 4, 6, swap=True, bulk=True), Tile(16, 64, 64, 4, 8, swap=True, bulk=True),
-        Tile(16, 64, 256, 4, 4, swap=True, bulk=True), Tile(16, 64, 128, 4, 8, swap=True, bulk=True),
+        Tile(16, 64, 128, 4, 6, swap=True, tma=True), Tile(16, 64, 64, 4, 8, swap=True, tma=True),
+        Tile(16, 64, 256, 4, 4, swap=True, tma=True), Tile(16, 64, 128, 4, 8, swap=True, tma=True),
     ],
     32: [
         Tile(32, 32, 128, 4, 4), Tile(32, 16, 256, 4, 3), Tile(32, 64, 64, 4, 6, swap=True), Tile(32, 64, 128, 4, 3),
         Tile(32, 64, 128, 4, 4, swap=True), Tile(32, 128, 64, 4, 5, swap=True), Tile(32, 64, 128, 4, 6, swap=True),
-        Tile(32, 32, 256, 4, 4), Tile(32, 64, 128, 4, 6, swap=True, bulk=True),
-        Tile(32, 64, 64, 4, 8, swap=True, bulk=True),
+        Tile(32, 32, 256, 4, 4), Tile(32, 64, 128, 4, 6, swap=True, tma=True),
+        Tile(32, 64, 64, 4, 8, swap=True, tma=True),
     ],
     64: [
         Tile(64, 32, 128, 4, 3), Tile(64, 64, 64, 4, 5), Tile(64, 64, 128, 4, 3), Tile(64, 64, 64, 4, 5, swap=True),
         Tile(64, 64, 128, 4, 4, swap=True), Tile(64, 128, 64, 4, 4, swap=True), Tile(64, 64, 128, 4, 5, swap=True),
-        Tile(64, 64, 128, 4, 5, swap=True, bulk=True), Tile(64, 64, 64, 4, 6, swap=True, bulk=True),
+        Tile(64, 64, 128, 4, 5, swap=True, tma=True), Tile(64, 64, 64, 4, 6, swap=True, tma=True),
     ],
     128: [
         Tile(128, 64, 64, 8, 3), Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 8, 3), Tile(128, 32, 128, 4, 3),
         Tile(128, 64, 128, 8, 3), Tile(128, 64, 64, 4, 4, swap=True), Tile(128, 128, 64, 4, 4, swap=True),
         Tile(128, 32, 128, 4, 4), Tile(128, 64, 128, 4, 4, swap=True), Tile(128, 64, 128, 8, 4),
         Tile(128, 128, 64, 8, 4), Tile(128, 64, 64, 8, 5), Tile(128, 32, 128, 8, 4),
-        Tile(128, 64, 64, 8, 6, bulk=True), Tile(128, 64, 128, 8, 4, bulk=True), Tile(128, 32, 128, 8, 4, bulk=True),
-        Tile(128, 128, 64, 8, 4, bulk=True),
+        Tile(128, 64, 64, 8, 6, tma=True), Tile(128, 64, 128, 8, 4, tma=True), Tile(128, 32, 128, 8, 4, tma=True),
+        Tile(128, 128, 64, 8, 4, tma=True),
     ],
     512: [
         Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4),
         Tile(256, 128, 64, 8, 3), Tile(128, 128, 128, 8, 3),
         Tile(128, 64, 64, 4, 4), Tile(128, 256, 64, 8, 4), Tile(128, 128, 64, 8, 4), Tile(64, 256, 64, 8, 4),
-        Tile(128, 256, 64, 8, 3, bulk=True), Tile(128, 256, 64, 8, 4, bulk=True), Tile(128, 128, 64, 8, 4, bulk=True),
-        Tile(128, 128, 64, 4, 4, bulk=True), Tile(128, 128, 64, 8, 3, bulk=True),
+        Tile(128, 256, 64, 8, 3, tma=True), Tile(128, 256, 64, 8, 4, tma=True), Tile(128, 128, 64, 8, 4, tma=True),
+        Tile(128, 128, 64, 4, 4, tma=True), Tile(128, 128, 64, 8, 3, tma=True),
     ],
 }  # fmt: skip
-"""Tiles of 16-bit products worth measuring, by the rows they take; the last for any larger pass too."""
+"""Tiles of 16-bit products worth measuring, by the rows they take; the last for any larger batch too."""
 
 SHARED: dict[int, list[Tile]] = {
     16: [Tile(16, 64, 128, 4, 6, swap=True), Tile(16, 64, 64, 4, 6, swap=True)],
@@ -75,12 +75,12 @@ COLD_BYTES = 400_000_000
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product that a model computes: `n` finished outputs over `k`; `form` None for 16-bit weights of `dtype`."""
+    """A product that a model computes: `n` finished outputs over `k`; `format` None for 16-bit weights of `dtype`."""
 
     n: int
     k: int
     epilogue: Epilogue
-    form: PackedForm | None
+    format: PackedFormat | None
     dtype: torch.dtype = torch.float16
 
     @property
@@ -88,12 +88,12 @@ class Product:
         return 2 * self.n if self.epilogue is Epilogue.GATED else self.n
 
     def __str__(self) -> str:
-        return f"{self.weight_rows} x {self.k} {self.form or str(self.dtype).removeprefix('torch.')} {self.epilogue}"
+        return f"{self.weight_rows} x {self.k} {self.format or str(self.dtype).removeprefix('torch.')} {self.epilogue}"
 
 
 AnyTile = TypeVar("AnyTile", Tile, PackedTile)
 Say = Callable[[str], None]
-MakePacked = Callable[[PackedForm, int, int], Packed]
+MakePacked = Callable[[PackedFormat, int, int], Packed]
 
 
 def fits(tile: Tile, epilogue: Epilogue) -> bool:
@@ -105,7 +105,7 @@ def fits(tile: Tile, epilogue: Epilogue) -> bool:
 
 
 def candidates(row_class: int, n: int, processors: int) -> list[Tile]:
-    """Tiles worth measuring for a class of rows and `n` outputs on a card of `processors`."""
+    """Tiles worth measuring for a class of rows and `n` outputs on a GPU of `processors`."""
     rows = min(max(row_class, min(CANDIDATES)), max(CANDIDATES))
     return CANDIDATES[rows] + [tile for base in SHARED[rows] for tile in _shares(base, n, processors)]
 
@@ -127,10 +127,10 @@ def tune(products: Sequence[Product], make_packed: MakePacked, say: Say) -> Meas
     not run here, is left out and told to `say`, as is what was chosen."""
     found = Measured()
     for product in products:
-        if product.form is None:
+        if product.format is None:
             _tune_dense(product, found.dense, say)
         else:
-            _tune_packed(product, product.form, make_packed, found.packed, say)
+            _tune_packed(product, product.format, make_packed, found.packed, say)
         torch.cuda.empty_cache()
     return found
 
@@ -164,7 +164,7 @@ def _tune_dense(product: Product, table: dict[Key, Tile], say: Say) -> None:
 
 
 def _tune_packed(
-    product: Product, form: PackedForm, make_packed: MakePacked, table: dict[Key, PackedTile], say: Say
+    product: Product, form: PackedFormat, make_packed: MakePacked, table: dict[Key, PackedTile], say: Say
 ) -> None:
     n, k, epilogue = product.n, product.k, product.epilogue
     one = make_packed(form, product.weight_rows, k)

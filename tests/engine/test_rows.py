@@ -12,7 +12,7 @@ from engine.rows import ROOT, RowBatch, SlotRows, pack
 
 def path_of(batch: RowBatch, row: int) -> list[int]:
     """All KV rows that a row sees, in order of depth."""
-    own = batch.path[batch.path_start[row] : batch.path_start[row + 1]].tolist()
+    own = batch.ancestors[batch.ancestor_start[row] : batch.ancestor_start[row + 1]].tolist()
     return [*range(batch.prefix[row]), *own]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.request import SamplingParams
 from engine.runner import drawn
 from engine.sampling import NonFiniteLogits, Sampler, token_logprob, uniform
-from kernels.draws import GREEDY, Draw, make_draw, top_ids
+from kernels.sampling import GREEDY, SamplingSpec, sampling_spec, top_ids
 
 VOCAB = 1000
 Row = NDArray[np.float32]
@@ -175,13 +175,13 @@ def test_a_huge_row_draws_within_its_vocabulary() -> None:
 
 
 def test_a_row_alone_decides_unless_more_is_asked_for() -> None:
-    def rule(params: SamplingParams, logprobs: int | None = None) -> Draw | None:
+    def rule(params: SamplingParams, logprobs: int | None = None) -> SamplingSpec | None:
         return Sampler(params, choice=2, prompt_len=1, logprobs=logprobs).draw(9)
 
     greedy = SamplingParams(temperature=0.0)
     assert rule(greedy) is rule(SamplingParams(top_k=1)) is GREEDY
     sampled = SamplingParams(temperature=0.7, top_k=9, top_p=0.5, min_p=0.1, seed=4)
-    assert rule(sampled) == make_draw(uniform(4, 2, 9), 0.7, top_k=9, top_p=0.5, min_p=0.1)
+    assert rule(sampled) == sampling_spec(uniform(4, 2, 9), 0.7, top_k=9, top_p=0.5, min_p=0.1)
     for params in (greedy, sampled):
         assert rule(params, logprobs=0) is None
         assert rule(replace(params, logit_bias=((3, 1.0),))) is None

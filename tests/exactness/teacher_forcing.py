@@ -47,7 +47,7 @@ from engine.runner import Runner
 from engine.tokenizer import load_tokenizer
 from engine.weights.gguf import open_gguf
 from kernels.cpu.threads import available
-from kernels.forms import Form, RawTensor
+from kernels.quant_types import QuantType, RawTensor
 
 DATA = Path(__file__).parent / "data"
 TEXTS = ("prose", "code")
@@ -109,7 +109,7 @@ def load_model(path: Path) -> LoadedModel:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """A copy of the GGUF file at `path` with every tensor as float32, until the block ends."""
+    """A copy of the GGUF file at `ancestors` with every tensor as float32, until the block ends."""
     source = gguf.GGUFReader(path)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / f"{path.stem}.float32.gguf"
@@ -140,8 +140,8 @@ class Unpacked(Mapping[str, RawTensor]):
 
     def __getitem__(self, name: str) -> RawTensor:
         raw = self._tensors[name]
-        values = gguf.quants.dequantize(raw.data, gguf.GGMLQuantizationType[raw.form.name]).astype(np.float32)
-        return RawTensor(name, Form.F32, raw.shape, values.view(np.uint8))
+        values = gguf.quants.dequantize(raw.data, gguf.GGMLQuantizationType[raw.quant_type.name]).astype(np.float32)
+        return RawTensor(name, QuantType.F32, raw.shape, values.view(np.uint8))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

@@ -12,7 +12,7 @@ from engine.cpu_runner import CpuRunner
 from engine.models.llama import LlamaConfig
 from engine.rows import SlotRows, pack
 from kernels.cpu.native import NativeProgram
-from kernels.forms import Form
+from kernels.quant_types import QuantType
 from tests.kernels.backends import NAMES, named
 from tests.support.tiny_model import QWEN_LIKE, TINY, PlainKv, fitting, tiny_tensors
 
@@ -21,11 +21,11 @@ WINDOW = 320
 Bits = NDArray[np.uint32]
 
 CASES = [
-    *((name, TINY, Form.Q4_1, Form.Q8_0) for name in NAMES),
-    *(("native", TINY, form, form) for form in (Form.Q4_0, Form.F32)),
-    ("native", QWEN_LIKE, Form.Q4_0, Form.F16),
-    ("native", QWEN_LIKE, Form.Q4_K, Form.Q6_K),
-    ("native", TINY, Form.Q5_K, Form.Q5_K),
+    *((name, TINY, QuantType.Q4_1, QuantType.Q8_0) for name in NAMES),
+    *(("native", TINY, form, form) for form in (QuantType.Q4_0, QuantType.F32)),
+    ("native", QWEN_LIKE, QuantType.Q4_0, QuantType.F16),
+    ("native", QWEN_LIKE, QuantType.Q4_K, QuantType.Q6_K),
+    ("native", TINY, QuantType.Q5_K, QuantType.Q5_K),
 ]
 
 
@@ -94,7 +94,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return Subject(make(name, config, form, head_form, threads=1 if name == "torch" else 2))
 
 
-def make(name: str, config: LlamaConfig, form: Form, head_form: Form, threads: int = 2) -> CpuRunner:
+def make(name: str, config: LlamaConfig, form: QuantType, head_form: QuantType, threads: int = 2) -> CpuRunner:
     config = fitting(config, form)
     tensors = tiny_tensors(config, form, head_form)
     return CpuRunner(config, tensors, threads=threads, max_rows=160, backend=named(name))
@@ -200,7 +200,7 @@ def test_threads(name: str) -> None:
     prompt = tokens_of(random, 140, TINY.vocab)
     results = []
     for threads in (1, 2, 3):
-        subject = Subject(make(name, TINY, Form.Q4_1, Form.Q8_0, threads), slots=2)
+        subject = Subject(make(name, TINY, QuantType.Q4_1, QuantType.Q8_0, threads), slots=2)
         read = subject.logits(SlotRows(0, 0, prompt[:-1], logits=range(139)), SlotRows(1, 0, [3], logits=[0]))
         step = subject.logits(SlotRows(0, 139, prompt[-1:], logits=[0]), SlotRows(1, 1, [4], logits=[0]))
         results.append(np.concatenate([read, step]))
@@ -212,7 +212,7 @@ def test_a_broken_neighbour_stays_alone() -> None:
     """Another slot's non-finite KV, and rows of a tile that come later, never reach a row."""
     random = np.random.default_rng(9)
     prompt = tokens_of(random, 20, TINY.vocab)
-    subject = Subject(make("native", TINY, Form.Q4_1, Form.Q8_0), slots=2)
+    subject = Subject(make("native", TINY, QuantType.Q4_1, QuantType.Q8_0), slots=2)
     alone = subject.path_alone(prompt)
     subject.forget()
     subject.logits(SlotRows(0, 0, prompt[:10]))

@@ -42,7 +42,7 @@ def test_the_float32_copy_holds_what_our_side_takes(tmp_path: Path) -> None:
         assert dict(copy.metadata).keys() == dict(open_gguf(path).metadata).keys()
         assert copy.tensors.keys() == taken.keys()
         for name, raw in copy.tensors.items():
-            assert (raw.form, raw.shape) == (taken[name].form, taken[name].shape)
+            assert (raw.quant_type, raw.shape) == (taken[name].quant_type, taken[name].shape)
             np.testing.assert_array_equal(raw.data, taken[name].data)
     assert not file.exists()
 

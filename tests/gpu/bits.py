@@ -10,16 +10,16 @@ import torch
 
 from engine.rows import SlotRows, pack
 from engine.runner import drawn
-from kernels.draws import Draw
-from kernels.gpu import twins
-from kernels.gpu.draw import Choosing
+from kernels.gpu import reference
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear
-from kernels.gpu.packing import PackedForm, pack16, unpack
+from kernels.gpu.packing import PackedFormat, pack16, unpack
 from kernels.gpu.replay import CudaProgram
+from kernels.gpu.sampling import Choosing
 from kernels.gpu.skinny import MAX_ROWS, skinny, unpack_rows
 from kernels.gpu.tiles import PackedTile, Tile
 from kernels.gpu.tuning import CANDIDATES, candidates, fits
+from kernels.sampling import SamplingSpec
 from tests.gpu.setting import (
     SHAPES,
     ShapeForm,
@@ -31,7 +31,7 @@ from tests.gpu.setting import (
     row,
     weight,
 )
-from tests.support.draws import random_draw
+from tests.support.sampling_specs import random_draw
 
 
 def bits_products(shapes: list[str], cases: int) -> int:
@@ -130,10 +130,10 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
     bad = 0
     host = alone[:16].cpu().numpy()
     for kind in Choosing:
-        draws: list[Draw | None] = [*(random_draw(rng, kind) for _ in range(15)), None]
+        draws: list[SamplingSpec | None] = [*(random_draw(rng, kind) for _ in range(15)), None]
         want = drawn(host, draws)
         for _ in range(3):
-            got = program.run_draws(pack([share(s) for s in range(16)]), slots.base, draws)
+            got = program.run_and_sample(pack([share(s) for s in range(16)]), slots.base, draws)
             bad += sum(not np.array_equal(a, b) for a, b in zip(got, want, strict=True))
     wrong += bad
     row(f"bits {label} greedy, plain and cut draws on the device, three passes of 16 rows each: {bad}/144 differ")
@@ -180,11 +180,11 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
     return wrong
 
 
-FORMS = (PackedForm.Q4, PackedForm.Q8, PackedForm.FP8, PackedForm.NVFP4, PackedForm.DENSE)
+FORMS = (PackedFormat.Q4, PackedFormat.Q8, PackedFormat.FP8, PackedFormat.NVFP4, PackedFormat.DENSE)
 
 
 def bits_packed(shapes: list[str], cases: int) -> int:
-    """Packed weights: unpacking against its twin, and the skinny kernel in random tiles and row counts against the
+    """Packed weights: unpacking against its reference, and the skinny kernel in random tiles and row counts against the
     large one; rows that differ."""
     rng = np.random.default_rng(5)
     torch.manual_seed(5)
@@ -194,14 +194,14 @@ def bits_packed(shapes: list[str], cases: int) -> int:
         _, n, k, epilogue = pool[case // len(FORMS) % len(pool)]
         form = FORMS[case % len(FORMS)]
         wide = 2 * n if epilogue is Epilogue.GATED else n
-        dtype = torch.bfloat16 if form is PackedForm.DENSE and case % 2 else torch.float16
+        dtype = torch.bfloat16 if form is PackedFormat.DENSE and case % 2 else torch.float16
         dense = torch.empty(wide, k, dtype=dtype, device="cuda").normal_(0, k**-0.5)
-        w = pack16(dense) if form is PackedForm.DENSE else random_packed(form, wide, k)
-        if form is not PackedForm.DENSE:
+        w = pack16(dense) if form is PackedFormat.DENSE else random_packed(form, wide, k)
+        if form is not PackedFormat.DENSE:
             unpack_rows(w, dense.fill_(float("nan")))
             if case < 3 * len(FORMS) and not torch.equal(dense, unpack(w)):
                 wrong += 1
-                row(f"unpacking of {form} {wide}x{k} differs from its twin")
+                row(f"unpacking of {form} {wide}x{k} differs from its reference")
         rows = int(rng.integers(1, 700))
         x = torch.randn(rows, k, device="cuda").to(dtype)
         start = torch.randn(rows, n, device="cuda") if epilogue is Epilogue.ADD else torch.full(
@@ -210,7 +210,7 @@ def bits_packed(shapes: list[str], cases: int) -> int:
         large = start.clone()
         linear(x, dense, large, epilogue, segments=w.segments, alpha=w.alpha)
         if case < 4 * len(FORMS):
-            want = twins.linear(x, dense, start, epilogue, w.alpha)
+            want = reference.linear(x, dense, start, epilogue, w.alpha)
             error = (large.float() - want.float()).norm() / want.float().norm()
             if not error < 1e-2:
                 wrong += 1

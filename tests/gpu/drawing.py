@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from engine.runner import drawn
-from kernels.draws import Draw, make_draw
-from kernels.gpu.draw import Choosing, DrawBuffers, draw
+from kernels.gpu.sampling import Choosing, SamplingBuffers, sample_rows
+from kernels.sampling import SamplingSpec, sampling_spec
 from tests.gpu.setting import graph_ms, row
-from tests.support.draws import random_draws, random_rows
+from tests.support.sampling_specs import random_rows, random_specs
 
 VOCABS = (49_152, 128_256, 151_936)
 ROWS = 64
@@ -23,7 +23,7 @@ def drawing(passes: int = 8, device: str = "cuda", vocabs: tuple[int, ...] = VOC
     rng = np.random.default_rng(23)
     wrong = 0
     for vocab in vocabs:
-        held = DrawBuffers(rows, vocab, torch.device(device))
+        held = SamplingBuffers(rows, vocab, torch.device(device))
         differ = compared = 0
         for i in range(passes):
             host = random_rows(rng, rows, vocab)
@@ -31,11 +31,11 @@ def drawing(passes: int = 8, device: str = "cuda", vocabs: tuple[int, ...] = VOC
             host[1, rng.integers(vocab)] = np.inf
             host[2] = -np.inf
             logits = torch.from_numpy(host).to(device)
-            draws: list[Draw | None] = [*random_draws(rng, rows, list(Choosing)[1 + i % 2])]
+            draws: list[SamplingSpec | None] = [*random_specs(rng, rows, list(Choosing)[1 + i % 2])]
             for t in (held.k_depth, held.p_depth, held.below, held.sums, held.weights, held.ids):
                 t.fill_(-77)
             held.upload(draws)
-            draw(logits, held, Choosing.of(draws))
+            sample_rows(logits, held, Choosing.of(draws))
             ids = held.download(rows)
             if device == "cuda":
                 torch.cuda.synchronize()
@@ -46,9 +46,9 @@ def drawing(passes: int = 8, device: str = "cuda", vocabs: tuple[int, ...] = VOC
         if device == "cuda":
             for n in (1, 8, 16):
                 some = torch.randn(n, vocab, device=device)
-                held.upload([make_draw(0.5, 1.0, top_k=40, top_p=0.9, min_p=0.0)] * n)
+                held.upload([sampling_spec(0.5, 1.0, top_k=40, top_p=0.9, min_p=0.0)] * n)
                 torch.cuda.synchronize()
-                each = [graph_ms(partial(draw, some, held, choosing)) * 1e3 for choosing in Choosing]
+                each = [graph_ms(partial(sample_rows, some, held, choosing)) * 1e3 for choosing in Choosing]
                 times += f"; {n} rows {' / '.join(f'{us:.0f}' for us in each)} us"
         row(f"draws of {vocab} logits: {differ}/{compared} tokens differ from the host's; largest / plain / cut{times}")
     return wrong

@@ -22,8 +22,8 @@ from engine.kv.page_stock import PageStock
 from engine.kv.pool import KvPool
 from engine.models import llama
 from engine.rows import SlotRows, pack
-from kernels.draws import GREEDY
 from kernels.gpu.replay import CudaProgram
+from kernels.sampling import GREEDY
 from tests.gpu.beside import switching_as_served
 from tests.gpu.real import at_address
 from tests.gpu.setting import SHAPES, Slots, build, decode_graph, replay_ms, row
@@ -197,7 +197,7 @@ def grow(
 def compute(program: CudaProgram, base: NDArray[np.uint64], at: int) -> None:
     """A round of all slots whose rows lie at `at`."""
     batch = pack([SlotRows(s, at, [s + 1], logits=[0]) for s in range(SLOTS)])
-    program.run_draws(batch, base, [GREEDY] * SLOTS)
+    program.run_and_sample(batch, base, [GREEDY] * SLOTS)
 
 
 def pool_against_plain(shapes: list[str]) -> bool:

@@ -11,7 +11,7 @@ from engine.cuda_shapes import read_bytes
 from kernels.gpu import linear as linear_module
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear
-from kernels.gpu.packing import Packed, PackedForm
+from kernels.gpu.packing import Packed, PackedFormat
 from kernels.gpu.skinny import device_of, packed_candidates, skinny
 from kernels.gpu.tiles import PackedTile, packed_class
 from tests.gpu.setting import (
@@ -72,7 +72,7 @@ def packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "q8", "fp8", "nvfp
         for name, n, k, epilogue in matrices(SHAPES[shape]):
             wide = 2 * n if epilogue is Epilogue.GATED else n
             for form in forms:
-                kind = PackedForm(form)
+                kind = PackedFormat(form)
                 one = random_packed(kind, wide, k)
                 copies = max(2, min(12, -(-300_000_000 // one.nbytes)))
                 ws = [one, *(random_packed(kind, wide, k) for _ in range(copies - 1))]
@@ -95,9 +95,9 @@ def tune_packed(
         for name, n, k, epilogue in matrices(SHAPES[shape]):
             wide = 2 * n if epilogue is Epilogue.GATED else n
             for form in forms:
-                one = random_packed(PackedForm(form), wide, k)
+                one = random_packed(PackedFormat(form), wide, k)
                 copies = max(2, min(12, -(-300_000_000 // one.nbytes)))
-                ws = [one, *(random_packed(PackedForm(form), wide, k) for _ in range(copies - 1))]
+                ws = [one, *(random_packed(PackedFormat(form), wide, k) for _ in range(copies - 1))]
                 for count in rows:
                     x = torch.randn(count, k, device="cuda").half()
                     dtype = torch.float16 if epilogue is Epilogue.GATED else torch.float32

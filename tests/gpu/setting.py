@@ -9,13 +9,13 @@ import torch
 from engine.cuda_shapes import SeededWeights, Slots, build, decode_graph, random_packed
 from engine.models import llama
 from engine.shapes import SHAPES, ShapeForm, ShapeTensors
-from kernels.forms import RawTensor
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue
 from kernels.gpu.packing import Packed, pack16
 from kernels.gpu.program import CudaOps
 from kernels.gpu.replay import CudaProgram
 from kernels.gpu.timing import graph_ms, read_rate, replay_ms
+from kernels.quant_types import RawTensor
 
 __all__ = [
     "SHAPES",

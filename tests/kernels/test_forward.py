@@ -1,4 +1,4 @@
-"""Whole forwards of tiny models: every backend against the float32 twins, for each weight form and variant."""
+"""Whole forwards of tiny models: every backend against the float32 reference, for each weight form and variant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.models import llama
 from engine.models.llama import LlamaConfig, RopeScaling
 from engine.rows import RowBatch, SlotRows, pack
 from kernels import reference
-from kernels.forms import Form
+from kernels.quant_types import QuantType
 from kernels.reference_ops import ReferenceOps
 from tests.kernels.backends import each_backend, named
 from tests.support.tiny_model import QWEN_LIKE, TINY, PlainKv, fitting, tiny_tensors
@@ -46,17 +46,17 @@ def batches(random: np.random.Generator, vocab: int) -> list[RowBatch]:
     ]
 
 
-def largest_difference(config: LlamaConfig, form: Form, head_form: Form, name: str) -> float:
-    """The largest difference from the twins over the largest logit."""
+def largest_difference(config: LlamaConfig, form: QuantType, head_form: QuantType, name: str) -> float:
+    """The largest difference from the reference over the largest logit."""
     tensors = tiny_tensors(config, form, head_form)
     runner = CpuRunner(config, tensors, threads=2, max_rows=160, backend=named(name))
-    twin = ReferenceOps(reference.linear_exact if name == "torch" else reference.linear)
-    llama.record(twin, config, tensors)
-    kv, twin_kv = PlainKv(runner.layout, 2, 160), PlainKv(runner.layout, 2, 160)
+    expected_ops = ReferenceOps(reference.linear_exact if name == "torch" else reference.linear)
+    llama.record(expected_ops, config, tensors)
+    kv, reference_kv = PlainKv(runner.layout, 2, 160), PlainKv(runner.layout, 2, 160)
     runner.attach(kv, 2)
     worst = 0.0
     for batch in batches(np.random.default_rng(1), config.vocab):
-        mine, theirs = runner.forward(batch), twin.run(batch, twin_kv.addresses())
+        mine, theirs = runner.forward(batch), expected_ops.run(batch, reference_kv.addresses())
         assert mine.shape == theirs.shape == (len(batch.logit_rows), config.vocab)
         assert np.isfinite(mine).all()
         worst = max(worst, float(np.abs(mine - theirs).max() / np.abs(theirs).max()))
@@ -64,8 +64,8 @@ def largest_difference(config: LlamaConfig, form: Form, head_form: Form, name: s
 
 
 @each_backend
-@pytest.mark.parametrize("form", list(Form))
-def test_forms(name: str, form: Form) -> None:
+@pytest.mark.parametrize("form", list(QuantType))
+def test_forms(name: str, form: QuantType) -> None:
     """Quantised inputs round differently here and there, so quantised forms agree to a rounding step; float forms
     to float32."""
     assert largest_difference(fitting(TINY, form), form, form, name) < (3e-2 if form.quantised else 1e-3)
@@ -74,11 +74,11 @@ def test_forms(name: str, form: Form) -> None:
 @each_backend
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants(name: str, variant: str) -> None:
-    assert largest_difference(VARIANTS[variant], Form.F32, Form.F16, name) < 1e-3
+    assert largest_difference(VARIANTS[variant], QuantType.F32, QuantType.F16, name) < 1e-3
 
 
-@pytest.mark.parametrize("form", list(Form))
-def test_portable_bits(form: Form) -> None:
+@pytest.mark.parametrize("form", list(QuantType))
+def test_portable_bits(form: QuantType) -> None:
     """The plain C++ kernels and this machine's instructions compute the same bits."""
     config = fitting(QWEN_LIKE, form)
     tensors = tiny_tensors(config, form, form)

@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import reference
-from kernels.forms import Form
-from kernels.gpu import twins
-from kernels.gpu.packing import join, pack4, pack8, pack16, pack_fp8, pack_nvfp4, unpack
+from kernels.dequantise import dequantise
+from kernels.gpu.packing import (
+    grouped,
+    join,
+    pack4,
+    pack8,
+    pack16,
+    pack_fp8,
+    pack_nvfp4,
+    scaled_fp8,
+    unpack,
+)
 from kernels.gpu.weights import PACKED_AS, FileWeights
 from kernels.gpu.weights import unpack as unpack_blocks
+from kernels.quant_types import QuantType
 from tests.support.tiny_model import raw
 
 N, K = 48, 192
@@ -42,7 +51,7 @@ def held(minimum: torch.Tensor) -> torch.Tensor:
 def test_four_bit_weights_unpack_to_the_formula() -> None:
     quants, scale, minimum = codes(0, 16).to(torch.uint8), scales(K // 32), scales(K // 32, 3)
     w = pack4(quants, scale, minimum)
-    assert torch.equal(unpack(w), twins.grouped(quants, scaled(scale, w.alpha), held(scaled(minimum, w.alpha))))
+    assert torch.equal(unpack(w), grouped(quants, scaled(scale, w.alpha), held(scaled(minimum, w.alpha))))
 
 
 @pytest.mark.parametrize("group", [16, 32])
@@ -50,13 +59,13 @@ def test_eight_bit_weights_unpack_to_the_formula(group: int) -> None:
     quants, scale = codes(-128, 128).to(torch.int8), scales(K // group)
     w = pack8(quants, scale)
     step = scaled(scale, w.alpha)
-    assert torch.equal(unpack(w), twins.grouped(quants.int() + 128, step, held(-128.0 * step)))
+    assert torch.equal(unpack(w), grouped(quants.int() + 128, step, held(-128.0 * step)))
 
 
 def test_eight_bit_weights_with_a_minimum_unpack_to_the_formula() -> None:
     quants, scale, minimum = codes(0, 256).to(torch.uint8), scales(K // 32), scales(K // 32, 3)
     w = pack8(quants, scale, minimum)
-    assert torch.equal(unpack(w), twins.grouped(quants, scaled(scale, w.alpha), held(scaled(minimum, w.alpha))))
+    assert torch.equal(unpack(w), grouped(quants, scaled(scale, w.alpha), held(scaled(minimum, w.alpha))))
 
 
 def test_block_scaled_floats_unpack_to_the_formula() -> None:
@@ -64,7 +73,7 @@ def test_block_scaled_floats_unpack_to_the_formula() -> None:
     block = torch.tensor([[3e-4, 5e-3]])
     w = pack_fp8(weights, block)
     wide = block.repeat_interleave(128, 1)[:, :K].expand(N, K)
-    assert torch.equal(unpack(w), twins.scaled_fp8(weights, scaled(wide, w.alpha).half()))
+    assert torch.equal(unpack(w), scaled_fp8(weights, scaled(wide, w.alpha).half()))
 
 
 def test_four_bit_floats_are_exact() -> None:
@@ -97,15 +106,15 @@ def test_only_one_form_is_joined() -> None:
         join([pack8(codes(-128, 128).to(torch.int8), scales(K // g)) for g in (32, 16)])
 
 
-@pytest.mark.parametrize("form", [f for f in Form if f.quantised])
-def test_file_forms_are_read_as_the_reference_reads_them(form: Form) -> None:
+@pytest.mark.parametrize("form", [f for f in QuantType if f.quantised])
+def test_file_forms_are_read_as_the_reference_reads_them(form: QuantType) -> None:
     tensor = raw("w", form, (32, 512), np.random.default_rng(6))
-    want = reference.dequantise(tensor)
+    want = dequantise(tensor)
     blocks = torch.from_numpy(np.array(tensor.data))
     np.testing.assert_allclose(unpack_blocks(blocks, form).view(32, 512).numpy(), want, rtol=1e-6, atol=1e-7)
     w = FileWeights(torch.device("cpu"), torch.float16, pack=True).matrix([tensor, tensor])
     assert not isinstance(w, torch.Tensor)
-    assert w.form is PACKED_AS[form]
+    assert w.format is PACKED_AS[form]
     assert w.alpha is not None
     got = (unpack(w).float() * w.alpha[:, None]).numpy()
     np.testing.assert_allclose(got, np.concatenate([want, want]), atol=2e-3 * float(np.abs(want).max()))

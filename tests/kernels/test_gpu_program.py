@@ -14,16 +14,16 @@ from engine.cuda_loading import passes_to_compile
 from engine.models import llama
 from engine.rows import SlotRows, pack
 from engine.runner import drawn
-from kernels.draws import GREEDY, make_draw
-from kernels.forms import Form, RawTensor
 from kernels.gpu import launch
-from kernels.gpu.draw import Choosing
+from kernels.gpu.batch import BatchShape
 from kernels.gpu.launch import INTERPRETED, LaunchMode
-from kernels.gpu.packing import PackedForm
-from kernels.gpu.passes import PassShape
+from kernels.gpu.packing import PackedFormat
 from kernels.gpu.program import CudaOps
 from kernels.gpu.replay import CudaProgram
+from kernels.gpu.sampling import Choosing
 from kernels.gpu.weights import FileWeights
+from kernels.quant_types import QuantType, RawTensor
+from kernels.sampling import GREEDY, sampling_spec
 from tests.support.tiny_model import raw
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -56,7 +56,7 @@ def tensors(config: llama.LlamaConfig) -> dict[str, RawTensor]:
     for name, shape in shapes.items():
         scale = 1.0 if len(shape) == 1 else shape[-1] ** -0.5
         values = (rng.standard_normal(shape) * scale).astype(np.float32)
-        out[name] = RawTensor(name, Form.F32, shape, values.reshape(shape[0], -1).view(np.uint8))
+        out[name] = RawTensor(name, QuantType.F32, shape, values.reshape(shape[0], -1).view(np.uint8))
     return out
 
 
@@ -99,17 +99,17 @@ def test_a_pass_without_logits_returns_none(program: CudaProgram) -> None:
 def test_tokens_are_drawn_where_the_logits_are(program: CudaProgram) -> None:
     """Greedy and sampled rows beside one whose logits are asked for."""
     slots = Slots(3)
-    sampled = make_draw(0.7, 1.5, top_k=0, top_p=1.0, min_p=0.0)
+    sampled = sampling_spec(0.7, 1.5, top_k=0, top_p=1.0, min_p=0.0)
     draws = [GREEDY, sampled, None]
     batch = pack([SlotRows(s, 0, [s + 1], logits=[0]) for s in range(3)])
-    got = [np.array(one) for one in program.run_draws(batch, slots.base, draws)]
+    got = [np.array(one) for one in program.run_and_sample(batch, slots.base, draws)]
     want = drawn(program.logits(3).cpu().numpy(), draws)
     for one, other in zip(got, want, strict=True):
         assert np.array_equal(one, other)
     assert [one.shape for one in got] == [(), (), (CONFIG.vocab,)]
-    assert program.run_draws(pack([SlotRows(0, 1, [1])]), slots.base, []) == []
-    with pytest.raises(ValueError, match="1 draws for 3 rows of logits"):
-        program.run_draws(batch, slots.base, [GREEDY])
+    assert program.run_and_sample(pack([SlotRows(0, 1, [1])]), slots.base, []) == []
+    with pytest.raises(ValueError, match="1 specs for 3 rows of logits"):
+        program.run_and_sample(batch, slots.base, [GREEDY])
 
 
 class Taken:
@@ -135,29 +135,29 @@ def test_what_an_engine_will_meet_is_captured_before_it_comes(monkeypatch: pytes
 
     monkeypatch.setattr(made, "_capture", capture)
     monkeypatch.setattr(made, "_steps", ())
-    monkeypatch.setattr("kernels.gpu.replay.draw", lambda *_: None)
+    monkeypatch.setattr("kernels.gpu.replay.sample_rows", lambda *_: None)
     slots = Slots(3)
-    sampled = make_draw(0.3, 1.0, top_k=0, top_p=1.0, min_p=0.0)
+    sampled = sampling_spec(0.3, 1.0, top_k=0, top_p=1.0, min_p=0.0)
     for count, rows in passes_to_compile(3, 300):
         shares = [SlotRows(s, 0, [1] * rows, logits=[rows - 1]) for s in range(count)]
-        made.run_draws(pack(shares), slots.base, [replace(sampled, top_k=2)] * count)
-    made.foresee(slots.base, 1000)
+        made.run_and_sample(pack(shares), slots.base, [replace(sampled, top_k=2)] * count)
+    made.warm_up(slots.base, 1000)
     assert not captured
     made.use_graphs = True
     made._seen.clear()
-    made.foresee(slots.base, 1000)
+    made.warm_up(slots.base, 1000)
     known = dict(captured)
     assert all(taken.replays == 1 for taken in captured.values())
     passes = len(captured)
     for lengths in ([3], [600, 50, 1], [2, 999]):
         shares = [SlotRows(s, n, [1], logits=[0]) for s, n in enumerate(lengths)]
         for one in (GREEDY, sampled, replace(sampled, top_k=3)):
-            made.run_draws(pack(shares), slots.base, [one] * len(shares))
+            made.run_and_sample(pack(shares), slots.base, [one] * len(shares))
             passes += 2
     for rows in (1, 2, 3, 9, 17, 40, 64, 100, 129, 200, 257, 300):
-        made.run_draws(pack([SlotRows(0, 0, [1] * rows, logits=[rows - 1])]), slots.base, [GREEDY])
+        made.run_and_sample(pack([SlotRows(0, 0, [1] * rows, logits=[rows - 1])]), slots.base, [GREEDY])
         passes += 2
-    made.run_draws(pack([SlotRows(0, 0, [1] * 300)]), slots.base, [])
+    made.run_and_sample(pack([SlotRows(0, 0, [1] * 300)]), slots.base, [])
     assert captured == known
     assert sum(taken.replays for taken in captured.values()) == passes + 1
 
@@ -181,11 +181,11 @@ def test_what_is_foreseen_is_tried_over_padding_alone(program: CudaProgram, monk
     monkeypatch.setattr(program, "_capture", capture)
     monkeypatch.setattr(program, "_ran", {(2, 2), (64, 1), Choosing.SEARCH})
     monkeypatch.setattr(program, "use_graphs", True)
-    program.foresee(slots.base, CONFIG.context)
+    program.warm_up(slots.base, CONFIG.context)
     assert {key for key in tried if len(key) == 2} == {  # type: ignore[arg-type]
-        (PassShape(2, 2, 4, 0, 2), program.mode),
-        (PassShape(64, 0, 0, 1, 1), program.mode),
-        (PassShape(64, 0, 0, 1, 0), program.mode),
+        (BatchShape(2, 2, 4, 0, 2), program.mode),
+        (BatchShape(64, 0, 0, 1, 1), program.mode),
+        (BatchShape(64, 0, 0, 1, 0), program.mode),
     }
     assert (slots.kv == 7.0).all()
 
@@ -199,11 +199,11 @@ def test_what_was_never_compiled_is_not_captured(program: CudaProgram, monkeypat
     monkeypatch.setattr(program, "_capture", capture)
     monkeypatch.setattr(program, "_ran", set())
     monkeypatch.setattr(program, "use_graphs", True)
-    program.foresee(Slots(2).base, 1000)
+    program.warm_up(Slots(2).base, 1000)
 
 
 def test_too_many_rows_are_refused(program: CudaProgram) -> None:
-    with pytest.raises(ValueError, match="a pass of 65 rows; up to 64"):
+    with pytest.raises(ValueError, match="a batch of 65 rows; up to 64"):
         program.run(pack([SlotRows(0, 0, [0] * 65)]), Slots(1).base)
 
 
@@ -223,7 +223,7 @@ def test_a_card_is_used_as_its_generation_allows(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     card = torch.device("cuda", 0)
     assert launch.default_mode(card) is mode
-    assert launch.has_copy_engine(card) is copies
+    assert launch.has_tma(card) is copies
     assert launch.default_mode(torch.device("cpu")) is LaunchMode.PLAIN
 
 
@@ -232,8 +232,8 @@ MIXED = llama.LlamaConfig(
     rope_base=1e4, rope_dims=16,
 )  # fmt: skip
 FORMS = {
-    "attn_q": Form.Q4_K, "attn_k": Form.Q4_K, "attn_v": Form.Q6_K, "attn_output": Form.Q8_0, "ffn_gate": Form.Q5_K,
-    "ffn_up": Form.Q5_K, "ffn_down": Form.Q4_1, "token_embd": Form.Q6_K,
+    "attn_q": QuantType.Q4_K, "attn_k": QuantType.Q4_K, "attn_v": QuantType.Q6_K, "attn_output": QuantType.Q8_0,
+    "ffn_gate": QuantType.Q5_K, "ffn_up": QuantType.Q5_K, "ffn_down": QuantType.Q4_1, "token_embd": QuantType.Q6_K,
 }  # fmt: skip
 
 
@@ -241,7 +241,7 @@ def mixed_tensors() -> dict[str, RawTensor]:
     rng = np.random.default_rng(8)
     plain = tensors(MIXED)
     kinds = {name: FORMS.get(name.split(".")[-2]) for name in plain}
-    return {name: raw(name, kinds[name] or Form.F32, plain[name].shape, rng, 0.05) for name in plain}
+    return {name: raw(name, kinds[name] or QuantType.F32, plain[name].shape, rng, 0.05) for name in plain}
 
 
 def test_packed_forms_beside_each_other_run_as_unpacked_ones() -> None:
@@ -256,7 +256,7 @@ def test_packed_forms_beside_each_other_run_as_unpacked_ones() -> None:
     np.testing.assert_allclose(results[1], results[0], rtol=0.02, atol=0.02 * np.abs(results[0]).max())
     uses = {(f.file, f.runs_as): f.tensors for f in made.forms()}
     assert uses["q6_k", "float16"] == 1
-    assert uses["q6_k", PackedForm.Q8_SHORT.label] == 1
-    assert uses["q4_k", PackedForm.Q4.label] == 2
-    assert uses["q5_k", PackedForm.Q8_MIN.label] == 2
+    assert uses["q6_k", PackedFormat.Q8_SHORT.label] == 1
+    assert uses["q4_k", PackedFormat.Q4.label] == 2
+    assert uses["q5_k", PackedFormat.Q8_MIN.label] == 2
     assert sum(uses.values()) == 8

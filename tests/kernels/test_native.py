@@ -1,4 +1,4 @@
-"""The native backend's own promises: products by the twins, invariance checked at load, memory and errors."""
+"""The native backend's own promises: products by the reference, invariance checked at load, memory and errors."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import pytest
 
 from engine.cpu_runner import CpuRunner
 from engine.rows import SlotRows, pack
-from kernels import reference
 from kernels.cpu import backend, build
 from kernels.cpu.native import NativeProgram
-from kernels.forms import Form
+from kernels.dequantise import dequantise
 from kernels.invariance import RowVarianceError
+from kernels.quant_types import QuantType
 from tests.kernels.backends import named
 from tests.support.tiny_model import TINY, PlainKv, raw, tiny_tensors
 
 
-@pytest.mark.parametrize("form", list(Form))
-def test_reference_dequantises_as_the_gguf_package(form: Form) -> None:
+@pytest.mark.parametrize("form", list(QuantType))
+def test_reference_dequantises_as_the_gguf_package(form: QuantType) -> None:
     gguf_quants = pytest.importorskip("gguf.quants")
     from gguf.constants import GGMLQuantizationType
 
     tensor = raw("w", form, (24, 768), np.random.default_rng(3))
     theirs = gguf_quants.dequantize(tensor.data, GGMLQuantizationType[form.value.upper()])
-    assert np.allclose(reference.dequantise(tensor), theirs.reshape(24, 768), rtol=1e-6, atol=1e-7)
+    assert np.allclose(dequantise(tensor), theirs.reshape(24, 768), rtol=1e-6, atol=1e-7)
 
 
 def test_a_variant_product_falls_back_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,13 +31,14 @@ def test_a_variant_product_falls_back_to_torch(monkeypatch: pytest.MonkeyPatch) 
         raise RowVarianceError("q4_1", 64, 64, 3)
 
     monkeypatch.setattr(NativeProgram, "_check_rows", vary)
-    runner = CpuRunner(TINY, tiny_tensors(TINY, Form.Q4_1, Form.Q8_0), threads=1, max_rows=4, backend=named("native"))
+    runner = CpuRunner(
+        TINY, tiny_tensors(TINY, QuantType.Q4_1, QuantType.Q8_0), threads=1, max_rows=4, backend=named("native")
+    )
     assert runner.backend.startswith("torch")
     assert runner.backend_reason == "a q4_1 product of 64 x 64 gives a row other bits among 3 rows than alone"
 
 
 def test_no_compiler_means_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(backend.SETTING, raising=False)
     monkeypatch.setenv("CXX", "no-such-compiler")
     choice = backend.choose()
     assert choice.name == "torch"
@@ -45,16 +46,13 @@ def test_no_compiler_means_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_forced_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(backend.SETTING, "torch")
-    assert backend.choose().reason == "TANDEM_CPU_BACKEND=torch"
-    monkeypatch.setenv(backend.SETTING, "native")
-    assert backend.choose().name == "native"
+    assert backend.choose("torch").reason == "TANDEM_CPU_BACKEND=torch"
+    assert backend.choose("native").name == "native"
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match="TANDEM_CPU_BACKEND=native, but CXX"):
-        backend.choose()
-    monkeypatch.setenv(backend.SETTING, "gpu")
-    with pytest.raises(ValueError, match="is 'gpu'; native and torch are possible"):
-        backend.choose()
+        backend.choose("native")
+    with pytest.raises(ValueError, match="is 'gpu'; auto, native and torch are possible"):
+        backend.choose("gpu")
 
 
 def test_a_failing_compiler_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -78,7 +76,9 @@ def test_a_build_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_passes_that_do_not_fit_are_refused() -> None:
-    runner = CpuRunner(TINY, tiny_tensors(TINY, Form.Q4_1, Form.Q8_0), threads=1, max_rows=4, backend=named("native"))
+    runner = CpuRunner(
+        TINY, tiny_tensors(TINY, QuantType.Q4_1, QuantType.Q8_0), threads=1, max_rows=4, backend=named("native")
+    )
     with pytest.raises(RuntimeError, match="before attach"):
         runner.forward(pack([SlotRows(0, 0, [1])]))
     runner.attach(PlainKv(runner.layout, 1, 8), 1)
@@ -93,7 +93,7 @@ def test_passes_that_do_not_fit_are_refused() -> None:
 
 
 def test_books() -> None:
-    tensors = tiny_tensors(TINY, Form.Q4_1, Form.Q8_0)
+    tensors = tiny_tensors(TINY, QuantType.Q4_1, QuantType.Q8_0)
     runner = CpuRunner(TINY, tensors, threads=1, max_rows=4, backend=named("native"))
     matrices = sum(t.data.nbytes for t in tensors.values() if len(t.shape) == 2)
     assert matrices <= runner.weight_bytes() < 1.2 * matrices
@@ -104,7 +104,9 @@ def test_books() -> None:
 
 
 def test_commit_path_keeps_the_accepted_rows() -> None:
-    runner = CpuRunner(TINY, tiny_tensors(TINY, Form.Q4_1, Form.Q8_0), threads=1, max_rows=8, backend=named("native"))
+    runner = CpuRunner(
+        TINY, tiny_tensors(TINY, QuantType.Q4_1, QuantType.Q8_0), threads=1, max_rows=8, backend=named("native")
+    )
     kv = PlainKv(runner.layout, 1, 16)
     runner.attach(kv, 1)
     runner.forward(pack([SlotRows(0, 0, [1, 2, 3, 4], parents=[-1, -1, 1, 2])]))

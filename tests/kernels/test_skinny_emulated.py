@@ -1,4 +1,4 @@
-"""The packed product's CUDA C++ on the host: forms, epilogues, row buckets and ring depths against the torch twins."""
+"""The packed product's CUDA C++ on the host: formats, epilogues, row buckets and ring depths against the reference."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.gpu import twins
+from kernels.gpu import reference
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue
-from kernels.gpu.packing import Packed, PackedForm, unpack
+from kernels.gpu.packing import Packed, PackedFormat, unpack
 from kernels.gpu.skinny import SOURCE, Defines, Device, plan, unpack_defines
 from kernels.gpu.tiles import PackedTile
 from tests.kernels.packed_weights import random_packed
@@ -50,7 +50,7 @@ def address(t: torch.Tensor | None) -> ctypes.c_void_p:
 def run(folder: Path, x: torch.Tensor, w: Packed, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile) -> None:
     rows, k = x.shape
     n = out.shape[1]
-    launch = plan(w.form, w.segments, n, k, rows, epilogue, x.dtype, LaunchMode.CHAINED, CARD, tile)
+    launch = plan(w.format, w.segments, n, k, rows, epilogue, x.dtype, LaunchMode.CHAINED, CARD, tile)
     assert launch is not None
     assert launch.shared <= CARD.shared
     sizes = (rows, n, k, x.stride(0), out.stride(0))
@@ -59,14 +59,14 @@ def run(folder: Path, x: torch.Tensor, w: Packed, out: torch.Tensor, epilogue: E
 
 
 CASES = [
-    (PackedForm.Q4, 1, Epilogue.STORE, PackedTile(3, 3)),
-    (PackedForm.Q8_MIN, 19, Epilogue.ADD, PackedTile(2, 4)),
-    (PackedForm.FP8, 9, Epilogue.GATED, PackedTile(4, 2)),
+    (PackedFormat.Q4, 1, Epilogue.STORE, PackedTile(3, 3)),
+    (PackedFormat.Q8_MIN, 19, Epilogue.ADD, PackedTile(2, 4)),
+    (PackedFormat.FP8, 9, Epilogue.GATED, PackedTile(4, 2)),
 ]
 
 
 @pytest.mark.parametrize(("form", "rows", "epilogue", "tile"), CASES)
-def test_products(tmp_path: Path, form: PackedForm, rows: int, epilogue: Epilogue, tile: PackedTile) -> None:
+def test_products(tmp_path: Path, form: PackedFormat, rows: int, epilogue: Epilogue, tile: PackedTile) -> None:
     n, k = 48, 448  # 3 tiles, 7 steps over 4 warps: nothing divides
     wide = 2 * n if epilogue is Epilogue.GATED else n
     generator = torch.Generator().manual_seed(3)
@@ -77,15 +77,15 @@ def test_products(tmp_path: Path, form: PackedForm, rows: int, epilogue: Epilogu
     if epilogue is not Epilogue.ADD:
         start.fill_(float("nan"))
     out = start.half() if epilogue is Epilogue.GATED else start.clone()
-    want = twins.linear(x, dense, out[:, :n].clone(), epilogue, w.alpha)
+    want = reference.linear(x, dense, out[:, :n].clone(), epilogue, w.alpha)
     run(tmp_path, x, w, out[:, :n], epilogue, tile)
     error = (out[:, :n].float() - want.float()).norm() / want.float().norm()
     assert error < (1e-3 if epilogue is Epilogue.GATED else 1e-5)
     assert torch.equal(out[:, n:].isnan(), start[:, n:].isnan())
 
 
-@pytest.mark.parametrize("form", [PackedForm.Q8_SHORT, PackedForm.NVFP4])
-def test_unpacking_is_the_twins_to_the_bit(tmp_path: Path, form: PackedForm) -> None:
+@pytest.mark.parametrize("form", [PackedFormat.Q8_SHORT, PackedFormat.NVFP4])
+def test_unpacking_is_the_twins_to_the_bit(tmp_path: Path, form: PackedFormat) -> None:
     n, k = 144, 192
     w = random_packed(form, n, k, torch.Generator().manual_seed(4))
     out = torch.full((n, k), float("nan"), dtype=torch.float16)

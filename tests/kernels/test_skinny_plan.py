@@ -7,7 +7,7 @@ import torch
 
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue
-from kernels.gpu.packing import PackedForm
+from kernels.gpu.packing import PackedFormat
 from kernels.gpu.skinny import Device, Launch, plan
 from kernels.gpu.tiles import PackedTile
 
@@ -17,7 +17,7 @@ PRODUCTS = [(6144, 4096, Epilogue.STORE), (2048, 2048, Epilogue.ADD), (12288, 40
 
 
 def planned(
-    form: PackedForm, n: int, k: int, rows: int, epilogue: Epilogue, card: Device, **tile: int
+    form: PackedFormat, n: int, k: int, rows: int, epilogue: Epilogue, card: Device, **tile: int
 ) -> Launch | None:
     wide = 2 * n if epilogue is Epilogue.GATED else n
     segments = 8 if wide <= 8192 and k >= 2048 else 4
@@ -26,8 +26,8 @@ def planned(
 
 
 @pytest.mark.parametrize("card", CARDS)
-@pytest.mark.parametrize("form", list(PackedForm))
-def test_every_output_is_owned_and_every_block_fits(form: PackedForm, card: Device) -> None:
+@pytest.mark.parametrize("form", list(PackedFormat))
+def test_every_output_is_owned_and_every_block_fits(form: PackedFormat, card: Device) -> None:
     for n, k, epilogue in PRODUCTS:
         for rows in (1, 9, 17, 33):
             launch = planned(form, n, k, rows, epilogue, card)
@@ -46,10 +46,10 @@ def test_every_output_is_owned_and_every_block_fits(form: PackedForm, card: Devi
 
 
 def test_a_wide_product_fills_the_card_in_one_wave() -> None:
-    launch = planned(PackedForm.Q4, 6144, 4096, 1, Epilogue.STORE, CARDS[2])
+    launch = planned(PackedFormat.Q4, 6144, 4096, 1, Epilogue.STORE, CARDS[2])
     assert launch is not None
     assert launch.grid == 128
 
 
 def test_a_tile_that_does_not_fit_is_not_launched() -> None:
-    assert planned(PackedForm.Q8, 4096, 4096, 1, Epilogue.ADD, CARDS[0], tiles=4, depth=8) is None
+    assert planned(PackedFormat.Q8, 4096, 4096, 1, Epilogue.ADD, CARDS[0], tiles=4, depth=8) is None

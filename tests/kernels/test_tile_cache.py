@@ -51,10 +51,10 @@ def test_without_a_file_the_tables_that_ship_serve() -> None:
     assert packed_tile_for(CARD, 5, 4096, 4096, "q6-add") is None
 
 
-def test_prompts_of_a_card_with_a_copy_engine_use_it() -> None:
-    assert tile_for("another card", 300, 4096, 4096, "add", copy_engine=True).bulk
-    assert not tile_for("another card", 300, 4096, 4096, "add").bulk
-    assert tile_for("another card", 8, 4096, 4096, "add", copy_engine=True) == default_tile(8, 4096, 4096)
+def test_prompts_of_a_card_with_a_tma_use_it() -> None:
+    assert tile_for("another card", 300, 4096, 4096, "add", tma=True).tma
+    assert not tile_for("another card", 300, 4096, 4096, "add").tma
+    assert tile_for("another card", 8, 4096, 4096, "add", tma=True) == default_tile(8, 4096, 4096)
 
 
 def test_a_chunk_that_was_not_measured_takes_the_tile_of_larger_passes() -> None:

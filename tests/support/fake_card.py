@@ -14,7 +14,7 @@ from engine.kv.cuda_plain import plain_ranges
 from engine.kv.page_stock import DeviceDriver
 from engine.kv.ranges import RangeBacking
 from engine.models.llama import LlamaConfig
-from kernels.forms import RawTensor
+from kernels.quant_types import RawTensor
 from tests.support.fake_driver import PAGE, HostMemoryDriver
 
 CARD = Card(0, "Fake", (9, 0), 1 << 30)

@@ -26,9 +26,9 @@ from engine.loop import Engine
 from engine.memory.probe import FixedProbe, MemoryReading
 from engine.request import Event, Request, SamplingParams, Text
 from engine.rows import RowBatch
-from engine.runner import KvAddresses, Outcome, drawn
+from engine.runner import KvAddresses, StepOutput, drawn
 from engine.state import KvMemory
-from kernels.draws import Draw
+from kernels.sampling import SamplingSpec
 
 VOCAB = 512
 EOS = 0
@@ -137,12 +137,12 @@ class FakeRunner:
             out[i] = self._logits(batch, row)
         return out
 
-    def forward_draw(self, batch: RowBatch, draws: Sequence[Draw | None]) -> list[Outcome]:
+    def forward_and_sample(self, batch: RowBatch, draws: Sequence[SamplingSpec | None]) -> list[StepOutput]:
         return drawn(self.forward(batch), draws)
 
     def _logits(self, batch: RowBatch, row: int) -> NDArray[np.float32]:
         keys, values = self._views[int(batch.slot[row])]
-        path = batch.path[batch.path_start[row] : batch.path_start[row + 1]]
+        path = batch.path[batch.ancestor_start[row] : batch.ancestor_start[row + 1]]
         at = np.concatenate((np.arange(batch.prefix[row]), path))
         if not np.array_equal(keys[at], ~values[at]):
             raise AssertionError(f"row {row} sees KV rows whose K and V do not belong together")

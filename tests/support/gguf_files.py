@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType, TokenType
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-from kernels.forms import Form
+from kernels.quant_types import QuantType
 from tests.support.tiny_model import raw
 
 CHATML = (
@@ -144,7 +144,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Override) -> None:
 def _blocks(data: NDArray[np.float32], form: GGMLQuantizationType, spec: TinyLlama) -> NDArray[np.uint8]:
     if form in K_QUANTS:
         random = np.random.default_rng(spec.seed)
-        return raw("", Form[form.name], data.shape, random, spec.scale).data
+        return raw("", QuantType[form.name], data.shape, random, spec.scale).data
     blocks: NDArray[np.uint8] = quantize(data, form)
     return blocks
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from engine.kv.layout import KvLayout
 from engine.models.llama import LlamaConfig
-from kernels.forms import BLOCKS, Form, RawTensor
+from kernels.quant_types import BLOCKS, QuantType, RawTensor
 
 TINY = LlamaConfig(
     layers=2,
@@ -27,46 +27,48 @@ TINY = LlamaConfig(
 QWEN_LIKE = replace(TINY, rope_interleaved=False, qkv_bias=True, qk_norm=True, rope_dims=8)
 
 
-def raw(name: str, form: Form, shape: tuple[int, ...], random: np.random.Generator, scale: float = 0.1) -> RawTensor:
+def raw(
+    name: str, form: QuantType, shape: tuple[int, ...], random: np.random.Generator, scale: float = 0.1
+) -> RawTensor:
     """A random tensor whose values are about `scale` in size."""
     spec = BLOCKS[form]
     rows = shape[0] if len(shape) == 2 else 1
     values = random.standard_normal((rows, shape[-1])).astype(np.float32) * np.float32(scale)
-    if form is Form.F32:
+    if form is QuantType.F32:
         data = values.view(np.uint8)
-    elif form is Form.F16:
+    elif form is QuantType.F16:
         data = values.astype(np.float16).view(np.uint8)
-    elif form is Form.BF16:
+    elif form is QuantType.BF16:
         data = (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     else:
         blocks = random.integers(0, 256, (rows, shape[1] // spec.values, spec.bytes), dtype=np.uint8)
         size = random.uniform(0.5, 1.5, blocks.shape[:2]) * scale
-        if form in (Form.Q4_K, Form.Q5_K):
+        if form in (QuantType.Q4_K, QuantType.Q5_K):
             # Codes around their middle, times scales and minima of 6 bits.
-            half = 8 if form is Form.Q4_K else 16
+            half = 8 if form is QuantType.Q4_K else 16
             _write_half(blocks, 0, size / (16 * half))
             _write_half(blocks, 2, size / 16)
-        elif form is Form.Q6_K:
+        elif form is QuantType.Q6_K:
             _write_half(blocks, 208, size / 1024)
         else:
-            _write_half(blocks, 0, size / (64 if form is Form.Q8_0 else 4))
-        if form is Form.Q4_1:
+            _write_half(blocks, 0, size / (64 if form is QuantType.Q8_0 else 4))
+        if form is QuantType.Q4_1:
             _write_half(blocks, 2, random.uniform(-2.5, -1.5, blocks.shape[:2]) * scale)
         data = blocks.reshape(rows, -1)
     return RawTensor(name, form, shape, data.reshape(rows, -1) if len(shape) == 2 else data.reshape(-1))
 
 
-def tiny_tensors(config: LlamaConfig, form: Form, head_form: Form, seed: int = 0) -> dict[str, RawTensor]:
+def tiny_tensors(config: LlamaConfig, form: QuantType, head_form: QuantType, seed: int = 0) -> dict[str, RawTensor]:
     """All tensors of a model; every matrix in `form` but the token embedding (and tied head) in `head_form`."""
     random = np.random.default_rng(seed)
     made: dict[str, RawTensor] = {}
 
-    def add(name: str, kind: Form, *shape: int, scale: float = 0.1) -> None:
+    def add(name: str, kind: QuantType, *shape: int, scale: float = 0.1) -> None:
         made[name] = raw(name, kind, shape, random, scale)
 
     def add_norm(name: str, width: int) -> None:
         values = random.uniform(0.5, 1.5, width).astype(np.float32)
-        made[name] = RawTensor(name, Form.F32, (width,), values.view(np.uint8))
+        made[name] = RawTensor(name, QuantType.F32, (width,), values.view(np.uint8))
 
     heads = config.attention
     add("token_embd.weight", head_form, config.vocab, config.hidden, scale=1.0)
@@ -78,7 +80,7 @@ def tiny_tensors(config: LlamaConfig, form: Form, head_form: Form, seed: int = 0
         for part, width in (("q", heads.q_width), ("k", heads.kv_width), ("v", heads.kv_width)):
             add(f"{at}.attn_{part}.weight", form, width, config.hidden, scale=0.3)
             if config.qkv_bias:
-                add(f"{at}.attn_{part}.bias", Form.F32, width)
+                add(f"{at}.attn_{part}.bias", QuantType.F32, width)
         if config.qk_norm:
             add_norm(f"{at}.attn_q_norm.weight", config.head_dim)
             add_norm(f"{at}.attn_k_norm.weight", config.head_dim)
@@ -89,7 +91,7 @@ def tiny_tensors(config: LlamaConfig, form: Form, head_form: Form, seed: int = 0
     return made
 
 
-def fitting(config: LlamaConfig, form: Form) -> LlamaConfig:
+def fitting(config: LlamaConfig, form: QuantType) -> LlamaConfig:
     """`config`, widened where the form's blocks need it."""
     return replace(config, hidden=256, ffn=512, heads=16) if BLOCKS[form].values > 32 else config
 

@@ -1,6 +1,6 @@
 // Attention of rows over float16 K and V rows read where they lie.
 //
-// Place t of a row is KV row t below its prefix, else path[t - prefix]. Places are split at multiples of kSplit. Of each
+// Place t of a row is KV row t below its prefix, else ancestors[t - prefix]. Places are split at multiples of kSplit. Of each
 // split: scores as one chain over the head's dimensions for each place, their maximum, exponentials, their sum by
 // lanes (place mod 8) and then across lanes, and the weighted values as one chain over places. Splits merge in order.
 // So a row's bits depend on its own places alone; tiles of rows share loads, never sums.
@@ -19,11 +19,11 @@ constexpr int kMaxHeadDim = 256;
 
 // Where one row's places lie.
 struct Places {
-    const int32_t* path;
+    const int32_t* ancestors;
     int32_t prefix;
     int32_t count;
 
-    int64_t row(int64_t t) const { return t < prefix ? t : path[t - prefix]; }
+    int64_t row(int64_t t) const { return t < prefix ? t : ancestors[t - prefix]; }
 };
 
 // A tile: up to kMaxQueries query heads over one KV head. `identity`: place t of each of its rows is KV row t; a tile

@@ -1,4 +1,4 @@
-// A recorded forward: an array of operations over fixed buffers, run for n rows by one team in one call.
+// A recorded forward: an array of operations over fixed buffers, run for n rows by one pool in one call.
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include "attention.h"
 #include "elementwise.h"
 #include "matrix.h"
-#include "team.h"
+#include "thread_pool.h"
 
 namespace tandem {
 
@@ -39,7 +39,7 @@ struct Op {
     int32_t reserved;
 };
 
-struct Pass {
+struct Batch {
     int32_t n;
     int32_t logits;
     const int32_t* slot;
@@ -47,8 +47,8 @@ struct Pass {
     const int32_t* position;
     const int32_t* kv_row;
     const int32_t* prefix;
-    const int32_t* path_start;
-    const int32_t* path;
+    const int32_t* ancestor_start;
+    const int32_t* ancestors;
     const int32_t* logit_rows;
     const uint64_t* kv_base;  // slots x tensors
     float* logits_out;
@@ -57,7 +57,7 @@ struct Pass {
     int32_t reserved;
 };
 
-// Transient buffers, sized by the recorder for its largest pass.
+// Transient buffers, sized by the recorder for its largest batch.
 struct Workspace {
     float* x;       // normalised inputs, rows x width
     QBlock* q;      // quantised inputs
@@ -86,22 +86,22 @@ struct Plan {
     int32_t splits;  // the most that any row has
 };
 
-bool identity_places(const Pass& pass, int r) {
-    for (int32_t i = pass.path_start[r]; i < pass.path_start[r + 1]; ++i)
-        if (pass.path[i] != pass.prefix[r] + (i - pass.path_start[r])) return false;
+bool identity_places(const Batch& batch, int r) {
+    for (int32_t i = batch.ancestor_start[r]; i < batch.ancestor_start[r + 1]; ++i)
+        if (batch.ancestors[i] != batch.prefix[r] + (i - batch.ancestor_start[r])) return false;
     return true;
 }
 
 // Neighbouring rows of one slot whose places are its KV rows in order share a tile.
-Plan plan_tiles(const Pass& pass, int most_rows) {
+Plan plan_tiles(const Batch& batch, int most_rows) {
     Plan plan;
     plan.splits = 0;
-    for (int r = 0; r < pass.n; ++r) {
-        plan.splits = std::max(plan.splits, (pass.position[r] + kSplit) / kSplit);
-        const bool identity = identity_places(pass, r);
+    for (int r = 0; r < batch.n; ++r) {
+        plan.splits = std::max(plan.splits, (batch.position[r] + kSplit) / kSplit);
+        const bool identity = identity_places(batch, r);
         if (identity && !plan.tiles.empty()) {
             RowTile& last = plan.tiles.back();
-            if (last.identity && last.count < most_rows && pass.slot[last.first] == pass.slot[r]) {
+            if (last.identity && last.count < most_rows && batch.slot[last.first] == batch.slot[r]) {
                 ++last.count;
                 continue;
             }
@@ -113,15 +113,15 @@ Plan plan_tiles(const Pass& pass, int most_rows) {
 
 class Runner {
   public:
-    Runner(Team::Member& me, const Op* ops, int count, const Pass& pass, const Workspace& ws, const Plan& plan)
-        : me_(me), ops_(ops), count_(count), pass_(pass), ws_(ws), plan_(plan) {}
+    Runner(ThreadPool::Member& me, const Op* ops, int count, const Batch& batch, const Workspace& ws, const Plan& plan)
+        : me_(me), ops_(ops), count_(count), batch_(batch), ws_(ws), plan_(plan) {}
 
     void walk() {
         for (int i = 0; i < count_; ++i) {
             const auto begin = std::chrono::steady_clock::now();
             run(ops_[i]);
-            if (me_.thread() == 0 && pass_.op_seconds)
-                pass_.op_seconds[ops_[i].kind] +=
+            if (me_.thread() == 0 && batch_.op_seconds)
+                batch_.op_seconds[ops_[i].kind] +=
                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         }
     }
@@ -142,7 +142,7 @@ class Runner {
     }
 
     void embed(const Op& op) {
-        me_.each(pass_.n, [&](int64_t r) { unpack_output(op.m[0], pass_.token[r], op.out + r * op.out_stride); });
+        me_.each(batch_.n, [&](int64_t r) { unpack_output(op.m[0], batch_.token[r], op.out + r * op.out_stride); });
     }
 
     // Normalise and quantise the inputs of row `from` as row `to` of the workspace, as far as the matrices want it.
@@ -164,13 +164,13 @@ class Runner {
         return {op.norm ? ws_.x : op.in, ws_.q, op.norm ? k : op.in_stride, k / 32};
     }
 
-    // Divide `groups` x `rows` among the team: fn(group from, group to, row from, row to). Few rows are bound by reading
+    // Divide `groups` x `rows` among the pool: fn(group from, group to, row from, row to). Few rows are bound by reading
     // weights and want long runs; many rows want a chunk of weights that stays in the first-level cache.
     template <class Fn>
     void divide(int64_t groups, int64_t bytes, int64_t rows, Fn fn) {
         int64_t chunk;
         if (rows <= kFewRows)
-            chunk = std::max<int64_t>(1, groups / (me_.team_size() * 6));
+            chunk = std::max<int64_t>(1, groups / (me_.size() * 6));
         else
             chunk = std::max<int64_t>(1, kChunkBytes / bytes);
         const int64_t chunks = (groups + chunk - 1) / chunk;
@@ -220,19 +220,19 @@ class Runner {
     }
 
     void project(const Op& op) {
-        me_.each(pass_.n, [&](int64_t r) { prepare_row(op, r, r); });
+        me_.each(batch_.n, [&](int64_t r) { prepare_row(op, r, r); });
         const bool add = op.kind == kAddLinear;
-        multiply(op, prepared(op), pass_.n, [&](const Matrix& m, int64_t output, int64_t column, int64_t r, F8 acc) {
+        multiply(op, prepared(op), batch_.n, [&](const Matrix& m, int64_t output, int64_t column, int64_t r, F8 acc) {
             put(m, output, acc, op.out + r * op.out_stride + column + output, add);
         });
     }
 
     void project_gated(const Op& op) {
-        me_.each(pass_.n, [&](int64_t r) { prepare_row(op, r, r); });
+        me_.each(batch_.n, [&](int64_t r) { prepare_row(op, r, r); });
         const Rows in = prepared(op);
         const Matrix& gate = op.m[0];
         const Matrix& up = op.m[1];
-        divide(groups_of(gate), 2 * group_bytes(gate.form, gate.k), pass_.n, [&](int64_t g0, int64_t g1, int64_t r0, int64_t r1) {
+        divide(groups_of(gate), 2 * group_bytes(gate.form, gate.k), batch_.n, [&](int64_t g0, int64_t g1, int64_t r0, int64_t r1) {
             for (int64_t r = r0; r < r1; r += kTileRows) {
                 const int count = int(std::min<int64_t>(kTileRows, r1 - r));
                 for (int64_t g = g0; g < g1; ++g) {
@@ -249,22 +249,22 @@ class Runner {
     }
 
     void head(const Op& op) {
-        if (!pass_.logits) return;
-        me_.each(pass_.logits, [&](int64_t i) { prepare_row(op, pass_.logit_rows[i], i); });
+        if (!batch_.logits) return;
+        me_.each(batch_.logits, [&](int64_t i) { prepare_row(op, batch_.logit_rows[i], i); });
         Rows in = prepared(op);
-        multiply(op, in, pass_.logits, [&](const Matrix& m, int64_t output, int64_t, int64_t r, F8 acc) {
-            put(m, output, acc, pass_.logits_out + r * int64_t(m.n) + output, false);
+        multiply(op, in, batch_.logits, [&](const Matrix& m, int64_t output, int64_t, int64_t r, F8 acc) {
+            put(m, output, acc, batch_.logits_out + r * int64_t(m.n) + output, false);
         });
     }
 
     uint16_t* kv(int slot, int tensor) const {
-        return (uint16_t*)uintptr_t(pass_.kv_base[int64_t(slot) * pass_.tensors + tensor]);
+        return (uint16_t*)uintptr_t(batch_.kv_base[int64_t(slot) * batch_.tensors + tensor]);
     }
 
     void rotate_store(const Op& op) {
         const int64_t hd = op.head_dim;
         const int64_t kv_width = hd * op.kv_heads;
-        me_.each(pass_.n, [&](int64_t r) {
+        me_.each(batch_.n, [&](int64_t r) {
             float* q = op.out + r * op.out_stride;
             float* k = q + hd * op.heads;
             const float* v = k + kv_width;
@@ -277,9 +277,9 @@ class Runner {
                 if (h < op.heads)
                     for (int64_t d = 0; d < hd; d += 8) f8_store(x + d, f8_load(x + d) * f8_set(op.q_scale));
             }
-            const int64_t row = pass_.kv_row[r];
-            uint16_t* k_row = kv(pass_.slot[r], op.k_tensor) + row * kv_width;
-            uint16_t* v_row = kv(pass_.slot[r], op.v_tensor) + row * kv_width;
+            const int64_t row = batch_.kv_row[r];
+            uint16_t* k_row = kv(batch_.slot[r], op.k_tensor) + row * kv_width;
+            uint16_t* v_row = kv(batch_.slot[r], op.v_tensor) + row * kv_width;
             for (int64_t d = 0; d < kv_width; d += 8) {
                 f8_store_f16(k_row + d, f8_load(k + d));
                 f8_store_f16(v_row + d, f8_load(v + d));
@@ -288,20 +288,20 @@ class Runner {
     }
 
     void angles(const Op& op) {
-        me_.each(pass_.n, [&](int64_t r) {
-            rotary_angles(pass_.position[r], op.frequencies, op.pairs, op.magnitude, op.out + r * op.out_stride);
+        me_.each(batch_.n, [&](int64_t r) {
+            rotary_angles(batch_.position[r], op.frequencies, op.pairs, op.magnitude, op.out + r * op.out_stride);
         });
     }
 
     Places places(int64_t r) const {
-        return {pass_.path + pass_.path_start[r], pass_.prefix[r], pass_.position[r] + 1};
+        return {batch_.ancestors + batch_.ancestor_start[r], batch_.prefix[r], batch_.position[r] + 1};
     }
 
     Tile tile_of(const Op& op, const RowTile& rows, int kv_head, int first_head, int heads) const {
         Tile t;
         const int64_t offset = int64_t(kv_head) * op.head_dim;
-        t.k = kv(pass_.slot[rows.first], op.k_tensor) + offset;
-        t.v = kv(pass_.slot[rows.first], op.v_tensor) + offset;
+        t.k = kv(batch_.slot[rows.first], op.k_tensor) + offset;
+        t.v = kv(batch_.slot[rows.first], op.v_tensor) + offset;
         t.kv_stride = int64_t(op.kv_heads) * op.head_dim;
         t.head_dim = op.head_dim;
         t.identity = rows.identity;
@@ -323,8 +323,8 @@ class Runner {
         const int head_chunks = (group + kMaxQueries - 1) / kMaxQueries;
         const int64_t units = int64_t(plan_.tiles.size()) * op.kv_heads * head_chunks;
         const int64_t cell = op.head_dim + 2;
-        const bool split = plan_.splits > 1 && pass_.n <= kSplitRows &&
-                           int64_t(pass_.n) * op.heads * plan_.splits * cell <= ws_.partial_floats;
+        const bool split = plan_.splits > 1 && batch_.n <= kSplitRows &&
+                           int64_t(batch_.n) * op.heads * plan_.splits * cell <= ws_.partial_floats;
         me_.each(split ? units * plan_.splits : units, [&](int64_t u) {
             const int only = split ? int(u % plan_.splits) : -1;
             if (split) u /= plan_.splits;
@@ -346,10 +346,10 @@ class Runner {
             }
         });
         if (!split) return;
-        me_.each(int64_t(pass_.n) * op.heads, [&](int64_t u) {
+        me_.each(int64_t(batch_.n) * op.heads, [&](int64_t u) {
             const int64_t r = u / op.heads;
             const int h = int(u % op.heads);
-            const int splits = (pass_.position[r] + kSplit) / kSplit;
+            const int splits = (batch_.position[r] + kSplit) / kSplit;
             float* out = cell_of(op, r, h, 0);
             float sum = out[op.head_dim], top = out[op.head_dim + 1];
             for (int i = 1; i < splits; ++i) {
@@ -386,20 +386,20 @@ class Runner {
         }
     }
 
-    Team::Member& me_;
+    ThreadPool::Member& me_;
     const Op* ops_;
     int count_;
-    const Pass& pass_;
+    const Batch& batch_;
     const Workspace& ws_;
     const Plan& plan_;
 };
 
-int run_pass(Team& team, const Op* ops, int count, const Pass& pass, const Workspace& ws) {
+int run_batch(ThreadPool& pool, const Op* ops, int count, const Batch& batch, const Workspace& ws) {
     int group = 1;
     for (int i = 0; i < count; ++i)
         if (ops[i].kind == kAttend) group = std::max(group, ops[i].heads / ops[i].kv_heads);
-    const Plan plan = plan_tiles(pass, std::max(1, kMaxQueries / group));
-    team.run([&](Team::Member& me) { Runner(me, ops, count, pass, ws, plan).walk(); });
+    const Plan plan = plan_tiles(batch, std::max(1, kMaxQueries / group));
+    pool.run([&](ThreadPool::Member& me) { Runner(me, ops, count, batch, ws, plan).walk(); });
     return 0;
 }
 
@@ -412,7 +412,7 @@ extern "C" {
 void tandem_sizes(int32_t* sizes) {
     sizes[0] = int32_t(sizeof(tandem::Matrix));
     sizes[1] = int32_t(sizeof(tandem::Op));
-    sizes[2] = int32_t(sizeof(tandem::Pass));
+    sizes[2] = int32_t(sizeof(tandem::Batch));
     sizes[3] = int32_t(sizeof(tandem::Workspace));
 }
 
@@ -427,22 +427,22 @@ const char* tandem_instructions() {
 }
 
 // Null where the threads cannot be started.
-void* tandem_team_new(int32_t threads) {
+void* tandem_pool_new(int32_t threads) {
     try {
-        return new tandem::Team(threads);
+        return new tandem::ThreadPool(threads);
     } catch (...) {
         return nullptr;
     }
 }
 
-void tandem_team_free(void* team) { delete (tandem::Team*)team; }
+void tandem_pool_free(void* pool) { delete (tandem::ThreadPool*)pool; }
 
 int64_t tandem_matrix_bytes(int32_t form, int64_t n, int64_t k) { return (n + 7) / 8 * tandem::group_bytes(form, k); }
 
 // Pack `n` rows of `row_bytes` bytes each, as the file holds them, into `out` (tandem_matrix_bytes).
-void tandem_pack(void* team, int32_t form, const uint8_t* raw, int64_t row_bytes, int64_t n, int64_t k, uint8_t* out) {
+void tandem_pack(void* pool, int32_t form, const uint8_t* raw, int64_t row_bytes, int64_t n, int64_t k, uint8_t* out) {
     const int64_t groups = (n + 7) / 8, chunk = 64;
-    ((tandem::Team*)team)->run([&](tandem::Team::Member& me) {
+    ((tandem::ThreadPool*)pool)->run([&](tandem::ThreadPool::Member& me) {
         me.each((groups + chunk - 1) / chunk, [&](int64_t u) {
             for (int64_t g = u * chunk; g < std::min(groups, (u + 1) * chunk); ++g)
                 tandem::pack_group(form, raw + g * 8 * row_bytes, row_bytes, int(std::min<int64_t>(8, n - g * 8)), k,
@@ -452,9 +452,9 @@ void tandem_pack(void* team, int32_t form, const uint8_t* raw, int64_t row_bytes
 }
 
 // 0, or 1 where memory for the plan ran out.
-int32_t tandem_run(void* team, const tandem::Op* ops, int32_t count, const tandem::Pass* pass, const tandem::Workspace* ws) {
+int32_t tandem_run(void* pool, const tandem::Op* ops, int32_t count, const tandem::Batch* batch, const tandem::Workspace* ws) {
     try {
-        return tandem::run_pass(*(tandem::Team*)team, ops, count, *pass, *ws);
+        return tandem::run_batch(*(tandem::ThreadPool*)pool, ops, count, *batch, *ws);
     } catch (...) {
         return 1;
     }

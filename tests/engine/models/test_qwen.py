@@ -13,8 +13,8 @@ from engine.cpu_runner import CpuRunner
 from engine.models.gguf_config import llama_config
 from engine.rows import SlotRows, pack
 from engine.weights.gguf import open_gguf
-from kernels import reference
-from kernels.forms import RawTensor
+from kernels.dequantise import dequantise
+from kernels.quant_types import RawTensor
 from tests.kernels.backends import each_backend, named
 from tests.support.gguf_files import TinyLlama, write_tiny_llama
 from tests.support.tiny_model import PlainKv
@@ -43,7 +43,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 def logits(spec: TinyLlama, tensors: dict[str, RawTensor], tokens: list[int]) -> torch.Tensor:
     """The logits after every token, in float64."""
-    w = {name: torch.from_numpy(reference.dequantise(t).astype(np.float64)) for name, t in tensors.items()}
+    w = {name: torch.from_numpy(dequantise(t).astype(np.float64)) for name, t in tensors.items()}
     n, per_kv = len(tokens), spec.heads // spec.kv_heads
     x = w["token_embd.weight"][tokens]
     for layer in range(spec.layers):

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.weights.gguf import DamagedModel, UnsupportedModel, open_gguf, read_header
-from kernels.forms import BLOCKS, Form
+from kernels.quant_types import BLOCKS, QuantType
 from tests.support.gguf_files import TinyLlama, vocabulary, write_tiny_llama
 
 
@@ -36,19 +36,19 @@ def test_metadata_is_what_was_written(tiny: Path) -> None:
     assert metadata.array("tokenizer.ggml.token_type").tolist() == types
 
 
-@pytest.mark.parametrize("form", list(Form))
-def test_tensors_hold_the_blocks_of_every_form(form: Form, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", list(QuantType))
+def test_tensors_hold_the_blocks_of_every_form(form: QuantType, tmp_path: Path) -> None:
     kind = GGMLQuantizationType[form.name]
     path = write_tiny_llama(tmp_path / "t.gguf", TinyLlama(form=kind, head_form=kind, width=256, hidden=512))
     ours = open_gguf(path).tensors
     for theirs in gguf.GGUFReader(path).tensors:
         tensor = ours[theirs.name]
         if len(tensor.shape) == 2:
-            assert tensor.form == form
-        values = BLOCKS[tensor.form].values
-        assert tensor.data.shape == (*tensor.shape[:-1], tensor.shape[-1] // values * BLOCKS[tensor.form].bytes)
+            assert tensor.quant_type == form
+        values = BLOCKS[tensor.quant_type].values
+        assert tensor.data.shape == (*tensor.shape[:-1], tensor.shape[-1] // values * BLOCKS[tensor.quant_type].bytes)
         expected = dequantize(theirs.data, theirs.tensor_type)
-        got = dequantize(tensor.data, GGMLQuantizationType[tensor.form.name])
+        got = dequantize(tensor.data, GGMLQuantizationType[tensor.quant_type.name])
         assert np.array_equal(got.reshape(tensor.shape), expected)
 
 

@@ -1,4 +1,4 @@
-"""Weight forms: how a matrix lies in a file, before any kernel packs it for itself."""
+"""Quantisation types: how a matrix lies in a model file, before a backend packs it for itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Form(StrEnum):
-    """Element forms of a weight file, by GGUF's names."""
+class QuantType(StrEnum):
+    """The types of a GGUF file's tensors, by GGUF's names."""
 
     F32 = "f32"
     F16 = "f16"
@@ -25,7 +25,7 @@ class Form(StrEnum):
     @property
     def quantised(self) -> bool:
         """Whether values are integer codes under scales."""
-        return self not in (Form.F32, Form.F16, Form.BF16)
+        return self not in (QuantType.F32, QuantType.F16, QuantType.BF16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class BlockSpec:
     bytes: int
 
 
-BLOCKS: dict[Form, BlockSpec] = {
-    Form.F32: BlockSpec(1, 4),
-    Form.F16: BlockSpec(1, 2),
-    Form.BF16: BlockSpec(1, 2),
-    Form.Q4_0: BlockSpec(32, 18),
-    Form.Q4_1: BlockSpec(32, 20),
-    Form.Q8_0: BlockSpec(32, 34),
-    Form.Q4_K: BlockSpec(256, 144),
-    Form.Q5_K: BlockSpec(256, 176),
-    Form.Q6_K: BlockSpec(256, 210),
+BLOCKS: dict[QuantType, BlockSpec] = {
+    QuantType.F32: BlockSpec(1, 4),
+    QuantType.F16: BlockSpec(1, 2),
+    QuantType.BF16: BlockSpec(1, 2),
+    QuantType.Q4_0: BlockSpec(32, 18),
+    QuantType.Q4_1: BlockSpec(32, 20),
+    QuantType.Q8_0: BlockSpec(32, 34),
+    QuantType.Q4_K: BlockSpec(256, 144),
+    QuantType.Q5_K: BlockSpec(256, 176),
+    QuantType.Q6_K: BlockSpec(256, 210),
 }
 
 
@@ -55,6 +55,6 @@ class RawTensor:
     `data` are the blocks as bytes, shape (n, k / values * bytes), usually a view of the mapped file."""
 
     name: str
-    form: Form
+    quant_type: QuantType
     shape: tuple[int, ...]
     data: NDArray[np.uint8]

@@ -1,4 +1,4 @@
-"""The GPU kernels against their torch twins on small shapes: on a card, without one in Triton's interpreter."""
+"""The GPU kernels against their torch reference on small shapes: on a card, without one in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from engine.rows import SlotRows, pack
 from kernels.gpu import argmax as argmax_kernel
-from kernels.gpu import twins
+from kernels.gpu import reference
 from kernels.gpu.attention import SPLIT, AttentionScratch, attend_rows, attend_tiles
 from kernels.gpu.kv_moves import move_rows
 from kernels.gpu.launch import INTERPRETED
@@ -47,7 +47,7 @@ def test_linear(rows: int, epilogue: Epilogue, swap: bool) -> None:
         out = randn(rows, n, seed=3, dtype=torch.float32)
     else:
         out = poisoned(rows, n, dtype=torch.bfloat16 if epilogue is Epilogue.GATED else torch.float32)
-    want = twins.linear(x, w, out, epilogue)
+    want = reference.linear(x, w, out, epilogue)
     linear(x, w, out, epilogue, tile=Tile(16, 32, 64, 4, 2, swap=swap))
     close(out, want)
 
@@ -57,7 +57,7 @@ def test_linear_in_segments(dtype: torch.dtype) -> None:
     x, w = randn(3, 576, seed=1, dtype=dtype), randn(32, 576, seed=2, dtype=dtype)
     out = poisoned(3, 16, dtype=dtype)
     linear(x, w, out, Epilogue.GATED, tile=Tile(16, 16, 64, 4, 2), segments=4)
-    close(out, twins.linear(x, w, out, Epilogue.GATED))
+    close(out, reference.linear(x, w, out, Epilogue.GATED))
 
 
 @pytest.mark.parametrize("epilogue", [Epilogue.ADD, Epilogue.GATED])
@@ -66,7 +66,7 @@ def test_linear_by_programs_that_finish_a_part_of_their_tile(epilogue: Epilogue)
     kind = torch.bfloat16 if epilogue is Epilogue.GATED else torch.float32
     whole = randn(3, 80, seed=3, dtype=kind)
     part = whole.clone()
-    want = twins.linear(x, w, whole, epilogue)
+    want = reference.linear(x, w, whole, epilogue)
     linear(x, w, whole, epilogue, tile=Tile(16, 32, 128, 4, 2))
     linear(x, w, part, epilogue, tile=Tile(16, 64, 64, 4, 2, swap=True, share=48))
     close(part, want)
@@ -74,28 +74,30 @@ def test_linear_by_programs_that_finish_a_part_of_their_tile(epilogue: Epilogue)
 
 
 @pytest.mark.skipif(
-    not INTERPRETED and torch.cuda.get_device_capability() < (9, 0), reason="the card has no tensor copy engine"
+    not INTERPRETED and torch.cuda.get_device_capability() < (9, 0),
+    reason="the GPU has no TMA",
 )
 @pytest.mark.parametrize("epilogue", list(Epilogue))
 @pytest.mark.parametrize("swap", [False, True])
-def test_linear_by_the_copy_engine(epilogue: Epilogue, swap: bool) -> None:
+def test_linear_by_the_tma(epilogue: Epilogue, swap: bool) -> None:
     x, w = randn(19, 192, seed=1), randn(80 if epilogue is Epilogue.GATED else 40, 192, seed=2)
     if epilogue is Epilogue.ADD:
         out = randn(19, 40, seed=3, dtype=torch.float32)
     else:
         out = poisoned(19, 40, dtype=torch.bfloat16 if epilogue is Epilogue.GATED else torch.float32)
-    want = twins.linear(x, w, out, epilogue)
-    linear(x, w, out, epilogue, tile=Tile(16, 32, 64, 4, 2, swap=swap, bulk=True))
+    want = reference.linear(x, w, out, epilogue)
+    linear(x, w, out, epilogue, tile=Tile(16, 32, 64, 4, 2, swap=swap, tma=True))
     close(out, want)
 
 
 @pytest.mark.skipif(
-    not INTERPRETED and torch.cuda.get_device_capability() < (9, 0), reason="the card has no tensor copy engine"
+    not INTERPRETED and torch.cuda.get_device_capability() < (9, 0),
+    reason="the GPU has no TMA",
 )
-def test_the_copy_engine_refuses_rows_that_are_not_aligned() -> None:
+def test_the_tma_refuses_rows_that_are_not_aligned() -> None:
     x, w = randn(19, 193, seed=1)[:, :192], randn(40, 192, seed=2)
     with pytest.raises(ValueError, match="multiples of 16 bytes; those of x are 193 values apart"):
-        linear(x, w, poisoned(19, 40, dtype=torch.float32), tile=Tile(16, 32, 64, 4, 2, bulk=True))
+        linear(x, w, poisoned(19, 40, dtype=torch.float32), tile=Tile(16, 32, 64, 4, 2, tma=True))
 
 
 def test_linear_refuses_a_depth_that_the_tile_does_not_divide() -> None:
@@ -114,7 +116,7 @@ def test_a_row_has_the_same_norm_alone_and_in_a_chunk() -> None:
     order = torch.arange(128, dtype=torch.int32, device=DEVICE)
     chunk = poisoned(128, 72, dtype=torch.bfloat16)
     rms_norm(h, order, gain, chunk, 1e-5)
-    close(chunk, twins.rms_norm(h, gain, 1e-5))
+    close(chunk, reference.rms_norm(h, gain, 1e-5))
     for first, count in ((127, 1), (3, 2), (60, 7)):
         few = poisoned(count, 72, dtype=torch.bfloat16)
         rms_norm(h, order[first : first + count], gain, few, 1e-5)
@@ -127,7 +129,7 @@ def test_norm_takes_the_rows_named() -> None:
     index = torch.tensor([4, 0, 4], dtype=torch.int32, device=DEVICE)
     out = poisoned(3, 72, dtype=torch.bfloat16)
     rms_norm(h, index, gain, out, 1e-5)
-    close(out, twins.rms_norm(h[index.long()], gain, 1e-5))
+    close(out, reference.rms_norm(h[index.long()], gain, 1e-5))
 
 
 def test_embed() -> None:
@@ -184,7 +186,9 @@ def tables(shares: list[SlotRows]) -> tuple[RowTables, torch.Tensor]:
     def put(a: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(a)).to(DEVICE)
 
-    rows = RowTables(*map(put, (batch.slot, batch.position, batch.kv_row, batch.prefix, batch.path_start, batch.path)))
+    rows = RowTables(
+        *map(put, (batch.slot, batch.position, batch.kv_row, batch.prefix, batch.ancestor_start, batch.ancestors))
+    )
     return rows, put(batch.token)
 
 
@@ -209,7 +213,7 @@ class Turned:
         """Rotated queries and the cache that holds the keys and values, of `count` rows alone."""
         part = slice(first, first + count)
         r = self.rows
-        rows = RowTables(r.slot[part], r.position[part], r.kv_row[part], r.prefix[part], r.path_start, r.path)
+        rows = RowTables(r.slot[part], r.position[part], r.kv_row[part], r.prefix[part], r.ancestor_start, r.ancestors)
         cache = Caches(self.slots, self.window, self.shape)
         q = poisoned(count, self.shape.heads * self.shape.dim, dtype=torch.float16)
         rotary_kv(
@@ -230,7 +234,7 @@ def test_rotary_writes_the_cache(extras: bool, interleaved: bool) -> None:
     shares = [SlotRows(1, 3, [0, 0], None), SlotRows(0, 7, [0, 0, 0], [-1, 0, 0])]
     made = Turned(shares, shape, 12, extras=extras, interleaved=interleaved)
     q, cache = made.run(0, 5)
-    want_q, *want = twins.rotary(
+    want_q, *want = reference.rotary(
         made.qkv, made.rows.position, made.cos, made.sin, shape, interleaved, made.bias, made.gains, 1e-6
     )
     close(q, want_q.flatten(1))
@@ -267,7 +271,7 @@ def test_attention_of_rows_follows_paths_over_splits() -> None:
     paths = [[0, 1, 2]] + [[*range(start), *(start + i for i in p)] for p in ([0], [0, 1], [0, 2], [0, 2, 3])]
     for i, path in enumerate(paths):
         slot = int(rows.slot[i])
-        want = twins.attend(q[i].view(SHAPE.heads, -1), cache.k[slot, path], cache.v[slot, path], SHAPE)
+        want = reference.attend(q[i].view(SHAPE.heads, -1), cache.k[slot, path], cache.v[slot, path], SHAPE)
         close(out[i], want.flatten())
 
 
@@ -283,7 +287,7 @@ def test_attention_of_a_chunk_equals_its_rows_alone() -> None:
     attend_tiles(q, out, tile_row, tile_rows, rows, cache.base, 1, 2, SHAPE)
     for i in (0, 19, 20, count - 1):
         keys = start + i + 1
-        want = twins.attend(q[i].view(SHAPE.heads, -1), cache.k[0, :keys], cache.v[0, :keys], SHAPE)
+        want = reference.attend(q[i].view(SHAPE.heads, -1), cache.k[0, :keys], cache.v[0, :keys], SHAPE)
         close(out[i], want.flatten())
 
 

@@ -28,14 +28,14 @@ _BLOCK = 256
 _FIRST_NUCLEUS = 256
 _LEAST_SCALE = 1e-30
 """At which all finite logits of a model have one depth. Less, and float32 overflows where depths become logits again,
-or holds the scale as the zero of a greedy draw."""
+or holds the scale as the zero of a greedy spec."""
 
 FIELDS = 5
-"""Numbers of a draw in `table`: noise, scale, top_k, top_p, max_depth."""
+"""Numbers of a spec in `table`: noise, scale, top_k, top_p, max_depth."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SamplingSpec:
     """How one token is drawn. `scale` is depths a nat as float32 holds it, 0 where the largest logit is taken; `noise`
     lies in [0, 1). `top_k` 0, `top_p` 1 and `max_depth` MAX_DEPTH cut nothing."""
 
@@ -55,19 +55,19 @@ class Draw:
         return not self.greedy and (self.top_k > 0 or self.top_p < 1.0)
 
 
-GREEDY = Draw()
+GREEDY = SamplingSpec()
 
 
-def make_draw(noise: float, temperature: float, *, top_k: int, top_p: float, min_p: float) -> Draw:
-    """The draw of a request's parameters; `top_k` 0, `top_p` 1 and `min_p` 0 keep everything."""
+def sampling_spec(noise: float, temperature: float, *, top_k: int, top_p: float, min_p: float) -> SamplingSpec:
+    """The spec of a request's parameters; `top_k` 0, `top_p` 1 and `min_p` 0 keep everything."""
     scale = float(np.float32(max(_STEPS / math.log(2.0) / temperature, _LEAST_SCALE)))
     depth = MAX_DEPTH if min_p <= 0.0 else min(MAX_DEPTH, int(-math.log2(min_p) * _STEPS))
-    return Draw(noise, scale, top_k, top_p, depth)
+    return SamplingSpec(noise, scale, top_k, top_p, depth)
 
 
-def table(draws: Sequence[Draw], out: NDArray[np.float64]) -> None:
-    """Write draws into the columns of `out`, (FIELDS, rows): every number is one that float64 holds exactly."""
-    for i, d in enumerate(draws):
+def table(specs: Sequence[SamplingSpec], out: NDArray[np.float64]) -> None:
+    """Write specs into the columns of `out`, (FIELDS, rows): every number is one that float64 holds exactly."""
+    for i, d in enumerate(specs):
         out[:, i] = (d.noise, d.scale, d.top_k, d.top_p, d.max_depth)
 
 
@@ -80,23 +80,23 @@ def fraction_weights() -> NDArray[np.int32]:
 _FRACTIONS = fraction_weights()
 
 
-def draw_token(logits: NDArray[np.float32], best: int, draw: Draw) -> int:
+def sample_token(logits: NDArray[np.float32], best: int, spec: SamplingSpec) -> int:
     """The token drawn from a row of logits (vocabulary) whose largest, which is finite, is at `best`."""
-    if draw.greedy:
+    if spec.greedy:
         return best
     top = logits[best]
     limit = MAX_DEPTH - 1  # deeper ones weigh nothing
-    if draw.top_k:
-        last = top_ids(logits, min(draw.top_k, len(logits)))[-1:]
-        limit = min(limit, int(_depths(logits[last], top, draw.scale)[0]))
-    if draw.top_p < 1.0:
-        _, depths = _within(logits, top, draw.scale, limit)
-        limit = min(limit, _nucleus_depth(depths, draw.top_p))
-    limit = min(limit, draw.max_depth)
+    if spec.top_k:
+        last = top_ids(logits, min(spec.top_k, len(logits)))[-1:]
+        limit = min(limit, int(_depths(logits[last], top, spec.scale)[0]))
+    if spec.top_p < 1.0:
+        _, depths = _within(logits, top, spec.scale, limit)
+        limit = min(limit, _nucleus_depth(depths, spec.top_p))
+    limit = min(limit, spec.max_depth)
     if limit == MAX_DEPTH - 1:
-        return _pick(_weights(_depths(logits, top, draw.scale)), draw.noise)
-    ids, depths = _within(logits, top, draw.scale, limit)
-    return int(ids[_pick(_weights(depths), draw.noise)])
+        return _pick(_weights(_depths(logits, top, spec.scale)), spec.noise)
+    ids, depths = _within(logits, top, spec.scale, limit)
+    return int(ids[_pick(_weights(depths), spec.noise)])
 
 
 def top_ids(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -1,10 +1,10 @@
-// The team on its own, for test_team.py: `walks THREADS` counts units that were done twice, never, or before their time;
+// The pool on its own, for test_pool.py: `walks THREADS` counts units that were done twice, never, or before their time;
 // `absent` walks beside a thread that comes to no phase before all are over.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
-#include "team.h"
+#include "thread_pool.h"
 
 namespace {
 
@@ -12,12 +12,12 @@ constexpr int kPhases = 40;
 constexpr int kUnits = 30;
 
 int walks(int threads) {
-    tandem::Team team(threads);
+    tandem::ThreadPool pool(threads);
     int wrong = 0;
     for (int job = 0; job < 300; ++job) {
         std::vector<int> done(kUnits);
         std::atomic<int> early{0};
-        team.run([&](tandem::Team::Member& me) {
+        pool.run([&](tandem::ThreadPool::Member& me) {
             for (int phase = 0; phase < kPhases; ++phase) {
                 const int units = (job + phase) % 4 == 0 ? phase % 2 : kUnits;
                 me.each(units, [&](int64_t u) { ++done[u]; });
@@ -35,10 +35,10 @@ int walks(int threads) {
 }
 
 int absent() {
-    tandem::Team team(2);
+    tandem::ThreadPool pool(2);
     std::atomic<bool> over{false};
     int done = 0;
-    team.run([&](tandem::Team::Member& me) {
+    pool.run([&](tandem::ThreadPool::Member& me) {
         while (me.thread() == 1 && !over) std::this_thread::yield();
         for (int phase = 0; phase < kPhases; ++phase) me.each(kUnits, [&](int64_t) { ++done; });
         over = true;

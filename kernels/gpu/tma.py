@@ -1,4 +1,4 @@
-"""Matrix products whose operands arrive by the tensor copy engine (compute capability 9.0).
+"""Matrix products whose operands arrive by the tensor memory accelerator (TMA) (compute capability 9.0).
 
 The sums are those of `linear`: one chain of matrix instructions from k = 0 upwards for each output. No thread computes
 addresses, so registers and issue slots are left for the matrix instructions.
@@ -11,12 +11,12 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.gpu.launch import INTERPRETED, LaunchMode, ask_for_weights, enter_product, leave_product
+from kernels.gpu.launch import INTERPRETED, LaunchMode, pdl_trigger, pdl_wait, prefetch_weights_l2
 from kernels.gpu.tiles import Tile
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _bulk_kernel(
+def _tma_kernel(
     x_desc,
     w_desc,
     w_ptr,
@@ -46,10 +46,10 @@ def _bulk_kernel(
     offs_m = row0 + tl.arange(0, BM)
     offs_n = column0 + tl.arange(0, BN)
     asked = tl.minimum(offs_n, n - 1)
-    ask_for_weights(w_ptr, asked, k, AHEAD)
+    prefetch_weights_l2(w_ptr, asked, k, AHEAD)
     if EPILOGUE == "gated":
-        ask_for_weights(w_ptr, n + asked, k, AHEAD)
-    enter_product(MODE)
+        prefetch_weights_l2(w_ptr, n + asked, k, AHEAD)
+    pdl_wait(MODE)
 
     # 2. One pass along K. What lies past the last row arrives as zeros, past the last output it is not stored.
     if SWAP:
@@ -72,7 +72,7 @@ def _bulk_kernel(
             up = tl.dot(u, tl.trans(x), up) if SWAP else tl.dot(x, tl.trans(u), up)
 
     # 3. Epilogue, in float32.
-    leave_product(MODE)
+    pdl_trigger(MODE)
     acc = tl.trans(acc) if SWAP else acc
     up = tl.trans(up) if SWAP else up
     if EPILOGUE == "gated":
@@ -84,16 +84,16 @@ def _bulk_kernel(
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=live)
 
 
-def bulk_linear(
+def tma_linear(
     x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: str, tile: Tile, mode: LaunchMode, ahead: int
 ) -> None:
-    """`linear` in one segment, without alpha, by a tile of the copy engine; `linear` has checked the operands.
+    """`linear` in one segment, without alpha, by a tile of the TMA; `linear` has checked the operands.
     Rows of x and w begin at multiples of 16 bytes, else ValueError."""
     rows, k = x.shape
     if x.stride(0) * x.itemsize % 16 or x.data_ptr() % 16 or w.data_ptr() % 16:
-        raise ValueError(f"a bulk tile needs rows at multiples of 16 bytes; those of x are {x.stride(0)} values apart")
+        raise ValueError(f"a tma tile needs rows at multiples of 16 bytes; those of x are {x.stride(0)} values apart")
     n = out.shape[1]
-    _bulk_kernel[(triton.cdiv(rows, tile.bm) * triton.cdiv(n, tile.bn),)](
+    _tma_kernel[(triton.cdiv(rows, tile.bm) * triton.cdiv(n, tile.bn),)](
         TensorDescriptor(x, [rows, k], [x.stride(0), 1], [tile.bm, tile.bk]),
         TensorDescriptor(w, [w.shape[0], k], [k, 1], [tile.bn, tile.bk]),
         w,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.draws import GREEDY, Draw, make_draw
-from kernels.gpu.draw import Choosing
+from kernels.gpu.sampling import Choosing
+from kernels.sampling import GREEDY, SamplingSpec, sampling_spec
 
 
-def random_draw(rng: np.random.Generator, kind: Choosing) -> Draw:
+def random_draw(rng: np.random.Generator, kind: Choosing) -> SamplingSpec:
     """A draw that takes no more than `kind`, at any temperature."""
     if kind is Choosing.BEST:
         return GREEDY
     searches = kind is Choosing.SEARCH
-    return make_draw(
+    return sampling_spec(
         float(rng.random()),
         float(rng.choice([0.05, 0.3, 0.7, 1.0, 1.7, 20.0])),
         top_k=int(rng.choice([0, 2, 7, 40, 200_000])) if searches else 0,
@@ -23,7 +23,7 @@ def random_draw(rng: np.random.Generator, kind: Choosing) -> Draw:
     )
 
 
-def random_draws(rng: np.random.Generator, count: int, most: Choosing = Choosing.SEARCH) -> list[Draw]:
+def random_specs(rng: np.random.Generator, count: int, most: Choosing = Choosing.SEARCH) -> list[SamplingSpec]:
     """Draws of every kind up to `most`, greedy ones too."""
     kinds = list(Choosing)[: list(Choosing).index(most) + 1]
     return [random_draw(rng, kinds[int(i)]) for i in rng.integers(0, len(kinds), count)]

@@ -1,4 +1,4 @@
-"""Drawing on the device by the rule of `kernels.draws`: integers alone, so the tokens are the host's.
+"""Drawing on the device by the rule of `kernels.sampling`: integers alone, so the tokens are the host's.
 
 The depth of a cut is found five bits at a time: one launch sums the tokens, or their weights, of each value of the next
 five bits in blocks of a row, one takes the value at which the sum is reached.
@@ -14,9 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.draws import FIELDS, FRACTION_BITS, GREEDY, MAX_DEPTH, Draw, fraction_weights, table
 from kernels.gpu.argmax import BLOCK, ArgmaxScratch, argmax
-from kernels.gpu.launch import INTERPRETED, LaunchMode, default_mode, join_chain, require_cuda_or_interpreter
+from kernels.gpu.launch import INTERPRETED, LaunchMode, default_mode, pdl_join, require_cuda_or_interpreter
+from kernels.sampling import FIELDS, FRACTION_BITS, GREEDY, MAX_DEPTH, SamplingSpec, fraction_weights, table
 
 _MAX_DEPTH = tl.constexpr(MAX_DEPTH)
 _FRACTION_BITS = tl.constexpr(FRACTION_BITS)
@@ -30,17 +30,17 @@ _SHIFTS = (15, 10, 5, 0)
 
 
 class Choosing(StrEnum):
-    """What a pass's draws need: the largest logit alone, a draw whose cuts are depths, or a search for the depths."""
+    """What a batch's specs need: the largest logit alone, a draw whose cuts are depths, or a search for the depths."""
 
     BEST = "best"
     PICK = "pick"
     SEARCH = "search"
 
     @classmethod
-    def of(cls, draws: Sequence[Draw | None]) -> Choosing:
-        if any(d is not None and d.searches for d in draws):
+    def of(cls, specs: Sequence[SamplingSpec | None]) -> Choosing:
+        if any(d is not None and d.searches for d in specs):
             return cls.SEARCH
-        return cls.PICK if any(d is not None and not d.greedy for d in draws) else cls.BEST
+        return cls.PICK if any(d is not None and not d.greedy for d in specs) else cls.BEST
 
 
 @triton.jit
@@ -62,20 +62,20 @@ def _weights(depth, fraction_ptr):
 
 
 @triton.jit
-def _draws(field_ptr, id_ptr, row, rows):
+def _samples(field_ptr, id_ptr, row, rows):
     """Whether there is a choice: not where the largest is taken, or not finite."""
     return (tl.load(field_ptr + rows + row) > 0.0) & (tl.load(id_ptr + row) >= 0)
 
 
 @triton.jit
 def _asked(field_ptr, id_ptr, row, rows, BY_WEIGHT: tl.constexpr):
-    """Whether the row's draw has the cut: its share of weights, or its number of tokens."""
-    drawn = _draws(field_ptr, id_ptr, row, rows)
+    """Whether the row's spec has the cut: its share of weights, or its number of tokens."""
+    chosen = _samples(field_ptr, id_ptr, row, rows)
     if BY_WEIGHT:
-        drawn = drawn & (tl.load(field_ptr + 3 * rows + row) < 1.0)
+        chosen = chosen & (tl.load(field_ptr + 3 * rows + row) < 1.0)
     else:
-        drawn = drawn & (tl.load(field_ptr + 2 * rows + row) > 0.0)
-    return drawn
+        chosen = chosen & (tl.load(field_ptr + 2 * rows + row) > 0.0)
+    return chosen
 
 
 @triton.jit
@@ -124,7 +124,7 @@ def _digit_sums_kernel(
     BLOCKS: tl.constexpr,
     MODE: tl.constexpr,
 ):
-    join_chain(MODE)
+    pdl_join(MODE)
     row = tl.program_id(0)
     block = tl.program_id(1)
     if _asked(field_ptr, id_ptr, row, rows, BY_WEIGHT):
@@ -159,7 +159,7 @@ def _take_digit_kernel(
     BLOCKS: tl.constexpr,
     MODE: tl.constexpr,
 ):
-    join_chain(MODE)
+    pdl_join(MODE)
     row = tl.program_id(0)
     if _asked(field_ptr, id_ptr, row, rows, BY_WEIGHT):
         digits = tl.arange(0, _DIGITS)
@@ -199,10 +199,10 @@ def _block_weights_kernel(
     BLOCKS: tl.constexpr,
     MODE: tl.constexpr,
 ):
-    join_chain(MODE)
+    pdl_join(MODE)
     row = tl.program_id(0)
     block = tl.program_id(1)
-    if _draws(field_ptr, id_ptr, row, rows):
+    if _samples(field_ptr, id_ptr, row, rows):
         weights = _kept_weights(
             logit_ptr, best_ptr, field_ptr, fraction_ptr, k_depth_ptr, p_depth_ptr, row, block, rows, vocab, blocks,
             BLOCK, BLOCKS,
@@ -227,9 +227,9 @@ def _pick_kernel(
     BLOCKS: tl.constexpr,
     MODE: tl.constexpr,
 ):
-    join_chain(MODE)
+    pdl_join(MODE)
     row = tl.program_id(0)
-    if _draws(field_ptr, id_ptr, row, rows):
+    if _samples(field_ptr, id_ptr, row, rows):
         # 1. The block in which the sum of weights passes the target.
         every = tl.arange(0, BLOCKS)
         sums = tl.load(weight_ptr + row * blocks + every, mask=every < blocks, other=0)
@@ -247,8 +247,8 @@ def _pick_kernel(
         tl.store(id_ptr + row, block * BLOCK + index)
 
 
-class DrawBuffers:
-    """What drawing up to `rows` rows needs on the device: their draws, scratch, and the ids with a twin on the host."""
+class SamplingBuffers:
+    """What sampling up to `rows` rows needs on the device: their specs, scratch, and the ids with a copy on the host."""
 
     def __init__(self, rows: int, vocab: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
@@ -275,12 +275,12 @@ class DrawBuffers:
         held = (self.fields, self.fractions, self.k_depth, self.p_depth, self.below, self.need, self.sums, self.weights)
         return sum(t.nbytes for t in (*held, self.ids, self.best.best, self.best.index))
 
-    def upload(self, draws: Sequence[Draw | None]) -> None:
-        """Start the copy of the draws; rows without one, and padding, take the largest. The caller has synchronised
+    def upload(self, specs: Sequence[SamplingSpec | None]) -> None:
+        """Start the copy of the specs; rows without one, and padding, take the largest. The caller has synchronised
         since the last upload."""
         host = self._host_fields.numpy()
         host[:] = np.array([[0.0], [0.0], [0.0], [1.0], [0.0]])
-        table([d or GREEDY for d in draws], host)
+        table([d or GREEDY for d in specs], host)
         self.fields.copy_(self._host_fields, non_blocking=True)
 
     def download(self, count: int) -> torch.Tensor:
@@ -290,8 +290,10 @@ class DrawBuffers:
         return self._host_ids[:count]
 
 
-def draw(logits: torch.Tensor, held: DrawBuffers, choosing: Choosing, mode: LaunchMode | None = None) -> None:
-    """held.ids[i] = the token that the i-th draw in `held.fields` takes from logits[i], -1 where a logit is no number
+def sample_rows(
+    logits: torch.Tensor, held: SamplingBuffers, choosing: Choosing, mode: LaunchMode | None = None
+) -> None:
+    """held.ids[i] = the token that the i-th spec in `held.fields` takes from logits[i], -1 where a logit is no number
     or the largest is not finite. logits: (rows, vocab) float32, of at most `held.rows` rows."""
     require_cuda_or_interpreter(logits, held.ids)
     rows, vocab = logits.shape

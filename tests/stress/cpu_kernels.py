@@ -1,6 +1,6 @@
-"""`python -m kernels.cpu.bench MODEL.gguf`: milliseconds a pass, and where they go, on this machine.
+"""`python -m tests.stress.cpu_kernels MODEL.gguf`: milliseconds a batch, and where they go, on this machine.
 
-Decode passes of 1, 2, 4 and 8 slots with 200 committed rows each, then prompt chunks, each the median of its runs.
+Decode batches of 1, 2, 4 and 8 slots with 200 committed rows each, then prompt chunks, each the median of its runs.
 Times depend on the machine and on what else runs; compare ratios taken in one run.
 """
 
@@ -16,6 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.models import llama
+from engine.models.gguf_config import llama_config
+from engine.weights.gguf import open_gguf
 from kernels.cpu import abi
 from kernels.cpu.backend import choose
 from kernels.cpu.native import NativeProgram
@@ -55,20 +58,17 @@ def measure(program: Program, rows: RowBatch, kv_base: NDArray[np.uint64], runs:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; 0."""
-    # The loaders belong to the engine, which kernels otherwise know nothing of.
-    from importlib import import_module
-
-    parser = argparse.ArgumentParser(prog="python -m kernels.cpu.bench", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.stress.cpu_kernels", description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=available())
     parser.add_argument("--runs", type=int, default=20)
     options = parser.parse_args(arguments)
-    file = import_module("engine.weights.gguf").open_gguf(options.model)
-    config = import_module("engine.models.gguf_config").llama_config(file.metadata, file.tensors)
+    file = open_gguf(options.model)
+    config = llama_config(file.metadata, file.tensors)
     choice = choose()
     recorder = choice.recorder(options.threads, max(CHUNKS))
     begin = time.perf_counter()
-    import_module("engine.models.llama").record(recorder, config, file.tensors)
+    llama.record(recorder, config, file.tensors)
     program = recorder.finish()
     print(f"{program.name} ({choice.reason}), {options.threads} threads, loaded in {time.perf_counter() - begin:.2f} s")
     width, tensors = config.attention.kv_width, 2 * config.layers

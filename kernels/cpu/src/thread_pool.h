@@ -1,4 +1,4 @@
-// A team of threads that walks one pass together. Work is claimed unit by unit, and a phase is over when its units are
+// A pool of threads that walks one batch together. Work is claimed unit by unit, and a phase is over when its units are
 // done, whoever did them: a thread that has lost its core holds up nothing but the unit that it was at.
 #pragma once
 
@@ -25,7 +25,7 @@ inline void relax() {
 }
 
 // Where threads wait for what others store: they spin `spins` times, then sleep.
-class Bell {
+class Event {
   public:
     // `ready` reads sequentially consistent atomics only.
     template <class Ready>
@@ -53,58 +53,58 @@ class Bell {
     std::condition_variable rung_;
 };
 
-class Team {
+class ThreadPool {
   public:
     // One thread's way through a job.
     class Member {
       public:
         int thread() const { return thread_; }
-        int team_size() const { return team_.size_; }
+        int size() const { return pool_.size_; }
 
-        // Compute fn(0) to fn(units - 1), divided among the team; returns when all are done. Every member comes to the
+        // Compute fn(0) to fn(units - 1), divided among the pool; returns when all are done. Every member comes to the
         // same phases with the same `units`; between them a member reads nothing that a phase writes.
         template <class Fn>
         void each(int64_t units, Fn fn) {
-            if (team_.size_ == 1) {
+            if (pool_.size_ == 1) {
                 for (int64_t u = 0; u < units; ++u) fn(u);
                 return;
             }
             if (units == 0) return;
             const uint32_t phase = phase_++;
             int64_t mine = 0;
-            uint64_t ticket = team_.ticket_.load(std::memory_order_acquire);
+            uint64_t ticket = pool_.ticket_.load(std::memory_order_acquire);
             while (phase_of(ticket) == phase && unit_of(ticket) < units) {
-                if (!team_.ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+                if (!pool_.ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
                 fn(unit_of(ticket));
                 ++mine;
-                ticket = team_.ticket_.load(std::memory_order_acquire);
+                ticket = pool_.ticket_.load(std::memory_order_acquire);
             }
-            team_.end(phase, mine, units);
+            pool_.end(phase, mine, units);
         }
 
       private:
-        friend class Team;
-        Member(Team& team, int thread, uint32_t phase) : team_(team), thread_(thread), phase_(phase) {}
+        friend class ThreadPool;
+        Member(ThreadPool& pool, int thread, uint32_t phase) : pool_(pool), thread_(thread), phase_(phase) {}
 
-        Team& team_;
+        ThreadPool& pool_;
         const int thread_;
         uint32_t phase_;
     };
 
     using Job = std::function<void(Member&)>;
 
-    explicit Team(int threads) : size_(threads < 1 ? 1 : threads) {
+    explicit ThreadPool(int threads) : size_(threads < 1 ? 1 : threads) {
         for (int i = 1; i < size_; ++i) workers_.emplace_back([this, i] { serve(i); });
     }
-    ~Team() {
+    ~ThreadPool() {
         ending_.store(true, std::memory_order_seq_cst);
         start_.ring();
         for (auto& w : workers_) w.join();
     }
-    Team(const Team&) = delete;
-    Team& operator=(const Team&) = delete;
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
 
-    // Run `job` on the caller, as thread 0, and on every thread of the team that is there in time; returns when all its
+    // Run `job` on the caller, as thread 0, and on every thread of the pool that is there in time; returns when all its
     // phases are done and nobody is in it.
     void run(const Job& job) {
         Member me(*this, 0, phase_of(ticket_.load(std::memory_order_acquire)));
@@ -160,7 +160,7 @@ class Team {
     const int size_;
     const Job* job_ = nullptr;
     uint32_t first_ = 0;  // the job's first phase
-    Bell start_, phases_, left_;
+    Event start_, phases_, left_;
     // The phase, and below it the next unit that nobody has claimed: in one word, so that a late claim finds its phase over.
     alignas(64) std::atomic<uint64_t> ticket_{0};
     alignas(64) std::atomic<int64_t> done_{0};

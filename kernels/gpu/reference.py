@@ -1,4 +1,4 @@
-"""Torch twins of the GPU kernels: the same formula in plain torch, slow and clear, for tests."""
+"""Torch references of the GPU kernels: the same formula in plain torch, slow and clear, for tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from kernels.draws import FRACTION_BITS, MAX_DEPTH, Draw, fraction_weights
 from kernels.gpu.linear import Epilogue
 from kernels.gpu.rotary import HeadShape
+from kernels.sampling import FRACTION_BITS, MAX_DEPTH, SamplingSpec, fraction_weights
 
 
 def linear(
@@ -24,26 +24,6 @@ def linear(
     if epilogue is Epilogue.ADD:
         y = y + out.float()
     return y.to(out.dtype)
-
-
-def grouped(codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> torch.Tensor:
-    """codes * scale + minimum, rounded once to float16. codes: (n, k) integers; scale, minimum: (n, groups) float64."""
-    width = codes.shape[1] // scale.shape[1]
-    wide, low = (v.repeat_interleave(width, dim=1) for v in (scale, minimum))
-    return (codes.double() * wide + low).half()
-
-
-def scaled_fp8(weights: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """weights * scale, rounded once to float16. weights: (n, k) e4m3; scale: (n, k) float16."""
-    return (weights.double() * scale.double()).half()
-
-
-def scaled_fp4(codes: torch.Tensor, scale: torch.Tensor, factor: float) -> torch.Tensor:
-    """The e2m1 numbers of `codes` (n, k) times `scale` (n, groups), e4m3, times `factor`, as float16."""
-    table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64, device=codes.device)
-    values = table[(codes & 7).long()] * torch.where(codes & 8 > 0, -1.0, 1.0)
-    width = codes.shape[1] // scale.shape[1]
-    return (values * scale.double().repeat_interleave(width, dim=1) * factor).half()
 
 
 def rms_norm(h: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
@@ -88,11 +68,11 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: HeadShape) 
     return (torch.softmax(score, dim=1)[:, None] @ values).squeeze(1).bfloat16()
 
 
-def draw(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
-    """The token that each draw takes from its row of logits (rows, vocab), by sorting; -1 as `draw` of the kernels."""
+def sample_rows(logits: torch.Tensor, specs: list[SamplingSpec]) -> list[int]:
+    """The token that each spec takes from its row of logits (rows, vocab), by sorting; -1 as the kernel has it."""
     fractions = torch.from_numpy(fraction_weights()).long()
     tokens = []
-    for row, d in zip(logits.cpu(), draws, strict=True):
+    for row, d in zip(logits.cpu(), specs, strict=True):
         top = row.max()
         if d.greedy or not top.isfinite():
             tokens.append(int((row == top).nonzero()[0]) if top.isfinite() else -1)
