@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -62,10 +63,12 @@ class Tap(Protocol):
 
 
 class HealthClient:
-    """Kept-alive connections to one engine. Use as an async context manager; raises BadAddress."""
+    """Kept-alive connections to one engine, through the owner's socket where `socket_path` names it. Use as an async
+    context manager; raises BadAddress."""
 
-    def __init__(self, url: str, tap: Tap | None = None) -> None:
+    def __init__(self, url: str, tap: Tap | None = None, socket_path: str | None = None) -> None:
         self.url = url.rstrip("/")
+        self._socket_path = socket_path
         self._tap = tap
         try:
             self._base = _base(self.url)
@@ -94,7 +97,7 @@ class HealthClient:
 
     async def _ask(self) -> tuple[Health, bytes]:
         asked, self._asked = self._asked, True
-        response = None if asked else await _first(self._base, _reading())
+        response = None if asked else await _first(self._base, _reading(), self._socket_path)
         if response is None:
             client = self._reader()
             if self._snapshot is None:
@@ -125,7 +128,7 @@ class HealthClient:
     async def act(self, act: Act) -> ActionReply:
         """Have the engine do something; a refusal is a reply too. Raises Unreachable where no answer came."""
         # Over a connection of its own: a kept one may have ended unseen, and an order must not be sent twice.
-        async with _opened(self._base, _acting()) as client:
+        async with _opened(self._base, _acting(), self._socket_path) as client:
             response = await _send(client, _question(client, "POST", self._base + act.path), _DESK_S)
         try:
             return msgspec.json.decode(response.content, type=ActionReply)
@@ -158,7 +161,7 @@ class HealthClient:
     def _reader(self) -> httpx.AsyncClient:
         """The client whose connections are kept for all questions that change nothing."""
         if self._http is None:
-            self._http = _opened(self._base, _reading())
+            self._http = _opened(self._base, _reading(), self._socket_path)
         return self._http
 
     async def _get(self, client: httpx.AsyncClient, question: httpx.Request, within_s: float) -> _Answer:
@@ -221,7 +224,7 @@ def _base(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-async def _first(base: str, headers: Mapping[str, str]) -> _Answer | None:
+async def _first(base: str, headers: Mapping[str, str], socket_path: str | None) -> _Answer | None:
     """The answer to a client's first question for a snapshot; None where none came and another attempt may say why."""
     parts = urlsplit(base)
     if parts.scheme != "http" or "@" in parts.netloc:
@@ -229,7 +232,7 @@ async def _first(base: str, headers: Mapping[str, str]) -> _Answer | None:
     came: Future[_Answer | None] = Future()
     came.set_running_or_notify_cancel()
     # A thread that nobody waits for: one of the loop's own would hold up the end of the console.
-    Thread(target=lambda: came.set_result(_plainly(parts, headers)), daemon=True).start()
+    Thread(target=lambda: came.set_result(_plainly(parts, headers, socket_path)), daemon=True).start()
     try:
         async with asyncio.timeout(_SNAPSHOT_S):
             return await asyncio.wrap_future(came)
@@ -237,9 +240,14 @@ async def _first(base: str, headers: Mapping[str, str]) -> _Answer | None:
         raise Unreachable(_LATE.format(_SNAPSHOT_S)) from None
 
 
-def _plainly(parts: SplitResult, headers: Mapping[str, str]) -> _Answer | None:
+def _plainly(parts: SplitResult, headers: Mapping[str, str], socket_path: str | None) -> _Answer | None:
     try:
         with closing(HTTPConnection(parts.hostname or "", parts.port, timeout=_SNAPSHOT_S)) as connection:
+            if socket_path is not None:
+                # The connection opens none of its own where it has one.
+                connection.sock = socket.socket(socket.AF_UNIX)
+                connection.sock.settimeout(_SNAPSHOT_S)
+                connection.sock.connect(socket_path)
             connection.request("GET", f"{parts.path}/health", headers={**_SENT, **headers, "Connection": "close"})
             answer = connection.getresponse()
             body = answer.read(_MOST_BYTES + 1)
@@ -248,8 +256,9 @@ def _plainly(parts: SplitResult, headers: Mapping[str, str]) -> _Answer | None:
     return _Answer(answer.status, body) if len(body) <= _MOST_BYTES else None
 
 
-def _opened(base: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
-    """A client that asks directly, whatever proxies the environment names: those are for the outside world.
+def _opened(base: str, headers: Mapping[str, str], socket_path: str | None) -> httpx.AsyncClient:
+    """A client that asks directly, whatever proxies the environment names: those are for the outside world. Through the
+    socket at `socket_path` where there is one.
 
     A token wins over a name in the address, which httpx would put in its place.
     """
@@ -258,7 +267,8 @@ def _opened(base: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
     # The box's own certificates, and read only where they are needed: that takes as long as a frame.
     checked = ssl.create_default_context() if base.startswith("https:") else False
     auth = httpx.Auth() if "Authorization" in headers else None
-    return httpx.AsyncClient(headers={**_SENT, **headers}, auth=auth, timeout=None, trust_env=False, verify=checked)
+    way = httpx.AsyncHTTPTransport(uds=socket_path, verify=checked)
+    return httpx.AsyncClient(headers={**_SENT, **headers}, auth=auth, timeout=None, trust_env=False, transport=way)
 
 
 def _question(client: httpx.AsyncClient, method: str, url: str) -> httpx.Request:
@@ -311,7 +321,8 @@ def _unread(error: Exception, begun: bool) -> Unreachable:
 def _why_not(error: BaseException) -> str:
     """Why no connection came about. Where a name has several addresses, each has its own error, deep within."""
     deep = list(_within(error))
-    if any(found.errno == errno.ECONNREFUSED for found in deep):
+    # A socket's file that is gone is a port that nobody listens on.
+    if any(found.errno in (errno.ECONNREFUSED, errno.ENOENT) for found in deep):
         return "connection refused"
     return f"cannot connect: {next((found.strerror for found in reversed(deep) if found.strerror), None) or error}"
 

@@ -13,12 +13,13 @@ from console.main import FAILURE, refused
 from console.recording import NotARecording, Recorder
 
 
-def run_headless(url: str, record: Path) -> int:
-    """Record the engine at `url` until SIGINT or SIGTERM; returns the exit code, 1 where recording had to stop."""
+def run_headless(url: str, record: Path, socket_path: str | None = None) -> int:
+    """Record the engine at `url` (through the owner's socket at `socket_path`, where there is one) until SIGINT or
+    SIGTERM; returns the exit code, 1 where recording had to stop."""
     try:
         with Recorder(record) as recorder:
             print(f"recording {url} to {record}; Ctrl-C ends it", file=sys.stderr, flush=True)
-            asyncio.run(_record(url, recorder))
+            asyncio.run(_record(url, socket_path, recorder))
     except (BadAddress, NotARecording) as error:
         return refused(error)
     if recorder.trouble is not None:
@@ -27,12 +28,12 @@ def run_headless(url: str, record: Path) -> int:
     return 0
 
 
-async def _record(url: str, recorder: Recorder) -> None:
+async def _record(url: str, socket_path: str | None, recorder: Recorder) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(signum, told.set)
-    async with HealthClient(url, recorder) as client:
+    async with HealthClient(url, recorder, socket_path) as client:
         while not told.is_set() and recorder.trouble is None:
             pause = POLL_S
             try:

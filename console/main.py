@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ class Options:
     """What a person asked for. `urls` are the engines to watch, the first one shown; `writes` allows orders to them.
 
     Without `mouse` the terminal's own selection works. What is seen goes to the file `record`, where one is named.
+    `sockets` are the owner's sockets of this user's own engines, by url: they are asked through these.
     """
 
     urls: tuple[str, ...]
@@ -39,6 +40,7 @@ class Options:
     mouse: bool = True
     writes: bool = False
     record: Path | None = None
+    sockets: Mapping[str, str] = field(default_factory=dict)
 
 
 class Printed(StrEnum):
@@ -83,7 +85,10 @@ def refused(error: BadAddress | NotARecording) -> int:
 def _print(url: str, options: Options, printed: Printed) -> int:
     from console.once import print_once, print_snapshot
 
-    return print_snapshot(url) if printed is Printed.JSON else print_once(url, theme=options.theme)
+    socket_path = options.sockets.get(url)
+    if printed is Printed.JSON:
+        return print_snapshot(url, socket_path=socket_path)
+    return print_once(url, theme=options.theme, socket_path=socket_path)
 
 
 @contextmanager
@@ -110,7 +115,10 @@ async def _run(options: Options, recorder: Recorder | None = None) -> int:
         stack.enter_context(_settling())
         from console.app import ConsoleApp
 
-        clients = [await stack.enter_async_context(HealthClient(url, recorder)) for url in options.urls]
+        clients = [
+            await stack.enter_async_context(HealthClient(url, recorder, options.sockets.get(url)))
+            for url in options.urls
+        ]
         app = ConsoleApp(clients, theme=options.theme, recorder=recorder, writes=options.writes)
         result = await app.run_async(mouse=options.mouse)
     return app.return_code or 0 if result is None else result

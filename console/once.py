@@ -28,11 +28,14 @@ NOTHING_THERE = 3
 _TALL = 400
 
 
-def print_once(url: str, out: IO[str] | None = None, theme: ThemeName = ThemeName.DARK) -> int:
-    """Print one frame for `url` to `out` (default stdout); 0, or 3 with a line on stderr when nothing answers."""
+def print_once(
+    url: str, out: IO[str] | None = None, theme: ThemeName = ThemeName.DARK, socket_path: str | None = None
+) -> int:
+    """Print one frame for `url` to `out` (default stdout); 0, or 3 with a line on stderr when nothing answers. An
+    engine with an owner's socket at `socket_path` is asked through it."""
     stream = out if out is not None else sys.stdout
     shown = look(theme, plain=not stream.isatty() or "NO_COLOR" in os.environ)
-    answer = _ask(url)
+    answer = _ask(url, socket_path)
     if answer is None:
         return NOTHING_THERE
     health = answer[0]
@@ -43,18 +46,18 @@ def print_once(url: str, out: IO[str] | None = None, theme: ThemeName = ThemeNam
     return 0
 
 
-def print_snapshot(url: str, out: IO[str] | None = None) -> int:
+def print_snapshot(url: str, out: IO[str] | None = None, socket_path: str | None = None) -> int:
     """Print the snapshot itself, as the engine sent it; 0, or 3 with a line on stderr when nothing answers."""
-    answer = _ask(url)
+    answer = _ask(url, socket_path)
     if answer is None:
         return NOTHING_THERE
     print(answer[1].decode(), file=out if out is not None else sys.stdout)
     return 0
 
 
-def _ask(url: str) -> tuple[Health, bytes] | None:
+def _ask(url: str, socket_path: str | None) -> tuple[Health, bytes] | None:
     async def ask() -> tuple[Health, bytes]:
-        async with HealthClient(url) as client:
+        async with HealthClient(url, socket_path=socket_path) as client:
             return await client.fetch_with_body()
 
     try:

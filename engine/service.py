@@ -26,6 +26,7 @@ from engine.keyring import SecretsUnusable, require_keys
 from engine.listening import HostNotAllowed, Listening, PortInUse, bind
 from engine.log_ring import LogRing
 from engine.notify import Notifier, unit_name
+from engine.owner_socket import OwnerSocket, owner_socket
 from engine.request import RequestError
 from engine.snapshot import version
 from engine.state_dir import ServiceRecord, StateDirLocked, lock_state_dir, remove_record, write_record
@@ -77,8 +78,10 @@ def run(
         if config.state_dir is not None:
             stack.enter_context(lock_state_dir(config.state_dir))
         listening = stack.enter_context(contextlib.closing(bind(service.host, service.port)))
+        owner = None
         if config.state_dir is not None:
-            write_record(config.state_dir, _record(listening, unit_name() if notifier.address else None))
+            owner = stack.enter_context(owner_socket(config.state_dir))
+            write_record(config.state_dir, _record(listening, owner, unit_name() if notifier.address else None))
             stack.callback(remove_record, config.state_dir)
         ring = stack.enter_context(_kept_log())
         log.info("loading %s; /health at %s says how far it is", config.model_name, listening.url)
@@ -86,7 +89,7 @@ def run(
             engine = (open_engine or _open_engine)(config)
         except KeyboardInterrupt:
             return 0
-        return uvloop.run(_Service(engine, service, listening, config.state_dir, notifier, ring).serve())
+        return uvloop.run(_Service(engine, service, listening, owner, config.state_dir, notifier, ring).serve())
 
 
 @contextmanager
@@ -119,8 +122,15 @@ def _open_engine(config: EngineConfig) -> OwnedEngine:
     return Engine(config)
 
 
-def _record(listening: Listening, unit: str | None) -> ServiceRecord:
-    return ServiceRecord(pid=os.getpid(), url=listening.url, started=time.time(), version=version(), unit=unit)
+def _record(listening: Listening, owner: OwnerSocket | None, unit: str | None) -> ServiceRecord:
+    return ServiceRecord(
+        pid=os.getpid(),
+        url=listening.url,
+        started=time.time(),
+        version=version(),
+        unit=unit,
+        socket=str(owner.path) if owner is not None else None,
+    )
 
 
 class _Service:
@@ -131,6 +141,7 @@ class _Service:
         engine: OwnedEngine,
         service: ServiceConfig,
         listening: Listening,
+        owner: OwnerSocket | None,
         state_dir: Path | None,
         notifier: Notifier,
         ring: LogRing,
@@ -141,7 +152,7 @@ class _Service:
         self._state_dir = state_dir
         self._notifier = notifier
         self._app = App(engine, service, version(), ring)
-        self._server = AppServer(self._app)
+        self._server = AppServer(self._app, owner)
         self._signalled = asyncio.Event()
 
     async def serve(self) -> int:

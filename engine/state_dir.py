@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
+log = logging.getLogger("tandem.service")
+
+PRIVATE = 0o700
 LOCK_NAME = "engine.lock"
 RECORD_NAME = "engine.json"
 
@@ -35,13 +40,14 @@ class StateDirLocked(Exception):
 
 class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What `engine.json` says of the running service. `started` is Unix time in seconds, `unit` the systemd unit that
-    runs it."""
+    runs it, `socket` the path of the owner's socket, None where there is none."""
 
     pid: int
     url: str
     started: float
     version: str
     unit: str | None = None
+    socket: str | None = None
 
 
 @contextmanager
@@ -50,11 +56,29 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
 
     The lock is the kernel's (flock), so it ends with the process however that ends. The file keeps the holder's pid.
     """
+    make_private(state_dir)
     try:
         with held(state_dir / LOCK_NAME):
             yield
     except Held as why:
         raise StateDirLocked(state_dir, why.pid) from None
+
+
+def make_private(state_dir: Path) -> None:
+    """Make the directory where it is absent, with mode 700; narrow a wider one, and say so in the log. One of another
+    user is left as it is: that user can read and replace what is in it whatever its mode."""
+    state_dir.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        state_dir.mkdir(mode=PRIVATE)
+    found = state_dir.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & 0o077:
+        return
+    if found.st_uid != os.geteuid():
+        log.warning("the state directory %s belongs to user %d and has mode %o", state_dir, found.st_uid, mode)
+        return
+    state_dir.chmod(PRIVATE)
+    log.warning("the state directory %s had mode %o and let other users in; it has 700 now", state_dir, mode)
 
 
 @contextmanager

@@ -169,4 +169,4 @@ def _address(engine: Running) -> Address:
         last = report.read_report(engine.state_dir)
         more = f"\n{report.describe(last)}" if last is not None and engine.supervisor is not None else ""
         raise CommandError(f"the engine of {engine.state_dir} has not opened its port yet{more}", Exit.NOT_READY)
-    return Address.of(engine.record.url)
+    return Address.of_engine(engine.record)

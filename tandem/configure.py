@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.config import EngineConfig, ServiceConfig
 from engine.keyring import SecretsUnusable, require_keys
 from engine.listening import HostNotAllowed, PortInUse, bind
-from engine.state_dir import StateDirLocked, is_locked, read_record
+from engine.state_dir import StateDirLocked, is_locked, make_private, read_record
 from tandem.exits import CommandError, Exit
 from tandem.origins import Resolved
 from tandem.paths import config_dir, default_state_dir, shipped
@@ -109,7 +109,7 @@ def check_free(settings: Settings) -> None:
     checks both again when it takes them."""
     folder = state_dir(settings)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         taken = is_locked(folder)
     except OSError as why:
         raise CommandError(f"the state directory {folder} cannot be used: {why.strerror}", Exit.USAGE) from why

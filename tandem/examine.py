@@ -328,7 +328,7 @@ def running_engines() -> list[Health]:
     for engine in running():
         if engine.record is not None:
             try:
-                found.append(health(Address.of(engine.record.url), timeout_s=2.0))
+                found.append(health(Address.of_engine(engine.record), timeout_s=2.0))
             except CommandError:
                 continue
     return found

@@ -32,9 +32,11 @@ def engine_for(url: str | None, flags: Flags, *, slots: int, own: bool) -> Itera
     least `slots` slots where none runs or `own` asks for it. Raises CommandError."""
     if url is not None and own:
         raise CommandError("--url and --own exclude each other", Exit.USAGE)
-    others = [engine.record.url for engine in running() if engine.record is not None]
+    others = [Address.of_engine(engine.record) for engine in running() if engine.record is not None]
     if url is None and len(others) > 1 and not own:
-        raise CommandError(f"several engines run; choose one with --url: {', '.join(others)}", Exit.USAGE)
+        raise CommandError(
+            f"several engines run; choose one with --url: {', '.join(one.url for one in others)}", Exit.USAGE
+        )
     if own or (url is None and not others):
         with _own(flags, slots) as address:
             yield address
@@ -42,7 +44,7 @@ def engine_for(url: str | None, flags: Flags, *, slots: int, own: bool) -> Itera
     if flags.values:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in flags.values)
         raise CommandError(f"{names}: an engine that already runs keeps its settings; add --own", Exit.USAGE)
-    yield Address.of(url or others[0])
+    yield others[0] if url is None else Address.of(url)
 
 
 @contextmanager
@@ -82,7 +84,7 @@ def _ready(child: subprocess.Popen[bytes], folder: Path, log_path: Path) -> Addr
             raise CommandError(f"the engine ended while it started:\n{log_path.read_text(errors='replace')}", known)
         record = read_record(folder)
         if record is not None:
-            address = Address.of(record.url)
+            address = Address.of_engine(record)
             try:
                 if health(address).status == Status.OK:
                     return address

@@ -141,11 +141,12 @@ def address_of(url: str | None) -> Address:
     one that the settings name. Raises CommandError (exit 2) where several engines run."""
     if url is not None:
         return Address.of(url)
-    found = [engine.record.url for engine in running() if engine.record is not None]
+    found = [Address.of_engine(engine.record) for engine in running() if engine.record is not None]
     if len(found) > 1:
-        raise CommandError(f"several engines run; choose one with --url: {', '.join(found)}", Exit.USAGE)
+        urls = ", ".join(address.url for address in found)
+        raise CommandError(f"several engines run; choose one with --url: {urls}", Exit.USAGE)
     if found:
-        return Address.of(found[0])
+        return found[0]
     settings = resolve().settings
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return Address.of(f"http://{host}:{settings.port}")

@@ -12,6 +12,7 @@ from tandem.exits import CommandError, Exit
 
 if TYPE_CHECKING:
     from console.look import ThemeName
+    from tandem.wire import Address
 
 WEB_PORT = 8900
 
@@ -64,7 +65,8 @@ def console(
             raise CommandError("--headless goes with --record, and --record not with --once", Exit.USAGE)
         from console.headless import run_headless
 
-        raise typer.Exit(run_headless(_addresses(url or [], several=False)[0], record))
+        only = _addresses(url or [], several=False)[0]
+        raise typer.Exit(run_headless(only.url, record, _reachable(only)))
     chosen = _theme(theme)
     addresses = () if replay is not None else _addresses(url or [], several=not once)
     if record is not None and len(addresses) > 1:
@@ -82,7 +84,8 @@ def console(
             )
         from console.browser import serve
 
-        named = [word for address in addresses for word in ("--url", address)]
+        # Engines that nobody named are found again by each tab's console, with their sockets.
+        named = [word for address in addresses if url for word in ("--url", address.url)]
         named += ["--replay", str(replay.absolute())] if replay is not None else []
         inner = [sys.executable, "-m", "tandem", "console", *named, "--theme", chosen.value]
         raise typer.Exit(serve([*inner, "--write"] if write else inner, web_port))
@@ -97,7 +100,9 @@ def console(
     from console.main import Options, Printed, run
 
     printed = Printed.JSON if json else Printed.FRAME if once else None
-    raise typer.Exit(run(Options(addresses, chosen, mouse, write, record), printed))
+    sockets = {address.url: path for address in addresses if (path := _reachable(address)) is not None}
+    urls = tuple(address.url for address in addresses)
+    raise typer.Exit(run(Options(urls, chosen, mouse, write, record, sockets), printed))
 
 
 def _theme(name: str) -> ThemeName:
@@ -108,14 +113,21 @@ def _theme(name: str) -> ThemeName:
     return ThemeName(name)
 
 
-def _addresses(urls: list[str], *, several: bool) -> tuple[str, ...]:
+def _reachable(address: Address) -> str | None:
+    """Where the owner's socket can be connected to; None for an engine that is asked over TCP."""
+    from engine.owner_socket import address_for
+
+    return None if address.socket is None else address_for(address.socket)
+
+
+def _addresses(urls: list[str], *, several: bool) -> tuple[Address, ...]:
     """The engines asked for; with none named the one that runs, or all that run where `several` can be shown."""
     # The register reads settings, which a named engine's first frame need not wait for.
     from tandem.wire import Address
 
     if urls:
-        return tuple(Address.of(url).url for url in urls)
+        return tuple(Address.of(url) for url in urls)
     from tandem.register import address_of, running
 
-    found = [engine.record.url for engine in running() if engine.record is not None]
-    return tuple(found) if several and len(found) > 1 else (address_of(None).url,)
+    found = [Address.of_engine(engine.record) for engine in running() if engine.record is not None]
+    return tuple(found) if several and len(found) > 1 else (address_of(None),)

@@ -1,5 +1,8 @@
 """Talks to a running engine over HTTP: plain requests, and server-sent events as they arrive.
 
+An engine of this user is asked through its owner's socket, which needs no token and which clients cannot fill; where
+that is gone (its state directory was removed), over TCP as any other.
+
 Written on sockets rather than on a client library for two measured reasons: a bench shares the box's cores with the
 engine, and importing httpx alone takes longer than `tandem --help` may.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -16,13 +20,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from engine import owner_socket
 from engine.protocol import Health, decode_health
+from engine.state_dir import ServiceRecord
 from tandem.exits import CommandError, Exit
 
 AGENT = "tandem"
 KEY_VARIABLE = "TANDEM_API_KEY"
 """The API key that the commands use as clients of an engine that wants one."""
 METRICS_VARIABLE, ADMIN_VARIABLE = "TANDEM_METRICS_TOKEN", "TANDEM_ADMIN_TOKEN"
+
+_LINE_LIMIT = 1 << 20
 
 
 class Unreachable(CommandError):
@@ -45,13 +53,19 @@ class Refused(CommandError):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """An engine's base URL, taken apart."""
+    """An engine's base URL, taken apart; `socket` is the path of its owner's socket, where it is to be used."""
 
     url: str
     host: str
     port: int
     secure: bool
     path: str
+    socket: str | None = None
+
+    @classmethod
+    def of_engine(cls, record: ServiceRecord) -> Address:
+        """An engine of this user, as its record names it."""
+        return msgspec.structs.replace(cls.of(record.url), socket=record.socket)
 
     @classmethod
     def of(cls, url: str) -> Address:
@@ -104,6 +118,8 @@ def _answered(address: Address, method: str, path: str, headers: dict[str, str],
     kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
     connection = kind(address.host, address.port, timeout=timeout_s)
     try:
+        # Connected before the connection is asked anything, which then opens none of its own.
+        connection.sock = _to_owner(address, timeout_s)
         connection.request(method, address.path + path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
@@ -111,6 +127,17 @@ def _answered(address: Address, method: str, path: str, headers: dict[str, str],
         raise Unreachable(address.url, str(why) or type(why).__name__) from why
     finally:
         connection.close()
+
+
+def _to_owner(address: Address, timeout_s: float | None) -> socket.socket | None:
+    """A connection to the owner's socket; None where TCP is to be used. Raises OSError for an engine that is there and
+    does not take it."""
+    if address.socket is None:
+        return None
+    try:
+        return owner_socket.connect(address.socket, timeout_s)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
 
 
 def _headers(*variables: str) -> dict[str, str]:
@@ -170,9 +197,7 @@ async def stream(
     """POST `body` and hand out the events of the answer up to its `[DONE]`. Leaving the block closes the connection,
     which is how a client cancels. Raises Unreachable, Refused, and CommandError where the stream ends early."""
     try:
-        reader, writer = await asyncio.open_connection(
-            address.host, address.port, ssl=ssl.create_default_context() if address.secure else None, limit=1 << 20
-        )
+        reader, writer = await _connection(address)
     except OSError as why:
         raise Unreachable(address.url, str(why)) from why
     try:
@@ -188,6 +213,13 @@ async def stream(
         raise CommandError(f"{address.url} closed the connection in the middle of an answer") from why
     finally:
         writer.close()
+
+
+async def _connection(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if (opened := _to_owner(address, timeout_s=None)) is not None:
+        return await asyncio.open_unix_connection(sock=opened, limit=_LINE_LIMIT)
+    secure = ssl.create_default_context() if address.secure else None
+    return await asyncio.open_connection(address.host, address.port, ssl=secure, limit=_LINE_LIMIT)
 
 
 async def _events(address: Address, reader: asyncio.StreamReader) -> AsyncGenerator[StreamEvent, None]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from engine.http.errors import error_body
-from engine.http.wire import AGAIN_KEY, JSON, Again, Answer, new_id
+from engine.http.wire import AGAIN_KEY, JSON, OWNER_KEY, Again, Answer, Scope, new_id
+from engine.owner_socket import is_owner
 from engine.request import RequestError
 
 HEAD_LIMIT_BYTES = 64 << 10
@@ -134,3 +136,18 @@ class OneRequestAtATime(HttpToolsProtocol):
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+
+class OwnerConnection(OneRequestAtATime):
+    """A connection through the owner's socket: its requests carry the owner's rights, so the process at its other end
+    must be the owner's too, also where the socket's file was made accessible to others."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not is_owner(transport.get_extra_info("socket")):
+            self._deaf = True
+            transport.abort()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast(Scope, self.scope)[OWNER_KEY] = True

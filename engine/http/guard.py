@@ -7,7 +7,7 @@ import ipaddress
 from urllib.parse import urlsplit
 
 from engine.config import ServiceConfig
-from engine.http.wire import Header, Scope, context_of, header
+from engine.http.wire import OWNER_KEY, Header, Scope, context_of, header
 from engine.keyring import ADMIN, METRICS, TOKENS, Keyring
 from engine.listening import is_loopback
 from engine.request import RequestError
@@ -84,7 +84,7 @@ class Guard:
 
     def check_key(self, scope: Scope) -> str | None:
         """The label of the API key that a request to /v1 carries, as `Authorization: Bearer` or `x-api-key`. None where
-        none is needed: elsewhere, and on an engine without keys. Raises RequestError(401)."""
+        none is needed: elsewhere, from the owner, and on an engine without keys. Raises RequestError(401)."""
         if not str(scope["path"]).startswith("/v1/") or (self._only_local and not self._keyring.has_api_keys):
             return None
         given = [key for key in (_bearer(scope), header(scope, b"x-api-key")) if key]
@@ -92,6 +92,8 @@ class Guard:
             label = self._keyring.label_of(key.encode("latin-1"))
             if label is not None and label not in TOKENS:
                 return label
+        if is_owners(scope):
+            return None
         problem = ', error="invalid_token"' if given else ""
         context_of(scope).headers.append((b"www-authenticate", f'Bearer realm="tandem"{problem}'.encode()))
         raise RequestError(
@@ -104,10 +106,12 @@ class Guard:
 
     def may_see_inside(self, scope: Scope) -> bool:
         """Whether the body of `/health`, `/metrics` and `/slots` is for this client: loopback, or one with a token."""
-        return is_local(scope) or self._token_of(scope) is not None
+        return is_owners(scope) or is_local(scope) or self._token_of(scope) is not None
 
     def may_act(self, scope: Scope) -> bool:
         """Whether this client may use the engine's controls: with the admin token where there is one, else loopback."""
+        if is_owners(scope):
+            return True
         if self.service.admin_token or self._keyring.has(ADMIN):
             return self._token_of(scope) == ADMIN
         return is_local(scope)
@@ -150,6 +154,11 @@ class Guard:
 def _bearer(scope: Scope) -> str | None:
     scheme, _, given = (header(scope, b"authorization") or "").partition(" ")
     return given.strip() if scheme.lower() == "bearer" else None
+
+
+def is_owners(scope: Scope) -> bool:
+    """Whether the request came through the owner's socket."""
+    return bool(scope.get(OWNER_KEY, False))
 
 
 def is_local(scope: Scope) -> bool:

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from engine.api import EnginePort, ServedModel
-from engine.http.guard import Guard, is_local
+from engine.http.guard import Guard, is_local, is_owners
 from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
 from engine.http.wire import AGAIN_KEY, Answer, Header, Receive, Scope, Send, header, respond
@@ -75,7 +75,11 @@ class Pages:
         """The status for everyone, the body for loopback and for tokens."""
         answer = self._health(inside=self._guard.may_see_inside(scope))
         # Tokens may change, and what a page or a client's own id adds stays with its request.
-        if scope["method"] == "GET" and is_local(scope) and not any(header(scope, name) for name in _ITS_OWN):
+        if (
+            scope["method"] == "GET"
+            and (is_local(scope) or is_owners(scope))
+            and not any(header(scope, name) for name in _ITS_OWN)
+        ):
             scope[AGAIN_KEY] = self._health_again
         await respond(scope, send, answer.status, answer.body, headers=answer.headers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from contextlib import contextmanager
 import uvicorn
 
 from engine.http.app import App
-from engine.http.connection import OneRequestAtATime
+from engine.http.connection import OneRequestAtATime, OwnerConnection
 from engine.listening import BACKLOG
+from engine.owner_socket import OwnerSocket
 
 GRACE_S = 2
 """Seconds that answers may still take to reach their sockets once the service ends."""
@@ -21,9 +23,10 @@ KEEP_ALIVE_S = 75
 
 
 class AppServer(uvicorn.Server):
-    """Serves an application on sockets that are already bound. `ready` is set once it accepts connections."""
+    """Serves an application on sockets that are already bound, TCP ones and the owner's. `ready` is set once it accepts
+    connections."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, owner: OwnerSocket | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -42,10 +45,20 @@ class AppServer(uvicorn.Server):
             )
         )
         self.ready = threading.Event()
+        self._owner = owner
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._owner is not None:
+            loop = asyncio.get_running_loop()
+            # uvicorn closes it with its own.
+            self.servers.append(
+                await loop.create_unix_server(self._owner_connection, sock=self._owner.socket, backlog=BACKLOG)
+            )
         self.ready.set()
+
+    def _owner_connection(self) -> OwnerConnection:
+        return OwnerConnection(self.config, self.server_state, self.lifespan.state)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -17,6 +17,9 @@ Header = tuple[bytes, bytes]
 
 JSON = b"application/json"
 CONTEXT_KEY = "tandem.context"
+OWNER_KEY = "tandem.owner"
+"""In the scope of a request that came through the owner's socket."""
+
 AGAIN_KEY = "tandem.again"
 """In a scope: the `Again` with which the connection may answer the same bytes."""
 

@@ -156,7 +156,7 @@ def _requests(engine: Running) -> int:
     if engine.record is None:
         return 0
     try:
-        parallel = health(Address.of(engine.record.url)).parallel
+        parallel = health(Address.of_engine(engine.record)).parallel
     except (Unreachable, Refused):
         return 0
     return parallel.running + parallel.waiting

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.config import CLOSING_S
-from engine.state_dir import read_record
+from engine.state_dir import make_private, read_record
 from tandem import output
 from tandem.configure import check_host, state_dir
 from tandem.exits import CommandError, Exit
@@ -48,7 +48,7 @@ def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = N
     folder = state_dir(settings)
     check_no_unit_runs(settings.port, folder)
     find_model(settings.model)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     with (folder / OWN_LOG_NAME).open("wb") as own_log:
         child = subprocess.Popen(
             [sys.executable, "-m", "tandem.service", *to_arguments(flags)],

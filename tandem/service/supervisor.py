@@ -57,8 +57,8 @@ Probe = Callable[[Path, int, float], tuple[Seen, str]]
 
 
 class HealthProbe:
-    """Probes an engine through its `/health`, at the address that its record said first: a state directory that was
-    removed beneath an engine is no reason to end it."""
+    """Probes an engine through its `/health`, by the owner's socket, which clients cannot fill, and at the address that
+    its record said first: a state directory that was removed beneath an engine is no reason to end it."""
 
     def __init__(self) -> None:
         self._known: ServiceRecord | None = None
@@ -68,7 +68,7 @@ class HealthProbe:
             self._known = read_record(state_dir)
         if self._known is None or self._known.pid != pid:
             return Seen.SILENT, "it has not opened its port"
-        return ask_health(Address.of(self._known.url), within_s)
+        return ask_health(Address.of_engine(self._known), within_s)
 
 
 def ask_health(address: Address, within_s: float) -> tuple[Seen, str]:

@@ -10,15 +10,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
+from console.asks import Act, Verb
 from console.client import HealthClient, Unreachable
 from console.main import Options, Printed, run
 from console.once import print_once
+from engine.config import ServiceConfig
+from engine.owner_socket import owner_socket
 from engine.protocol import Health, Status
 from tests.support import fake_health
 from tests.support.fake_health import FakeHealth
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.served import served
 
 
 def fetch(url: str) -> Health:
@@ -92,6 +98,22 @@ def test_the_token_that_opens_less_is_sent(
     with FakeHealth(fake_health.idle) as server:
         fetch(server.url)
         assert server.asked_with == [sent]
+
+
+def test_an_engine_of_this_user_is_asked_through_its_socket(closed_port: str, tmp_path: Path) -> None:
+    """The first question, those after it, and an order; its port is not needed."""
+
+    async def ask_all(path: str) -> tuple[int, bool]:
+        async with HealthClient(closed_port, socket_path=path) as client:
+            bodies = [await client.fetch_with_body() for _ in range(3)]
+            reply = await client.act(Act(Verb.DRAIN, ""))
+            return len(bodies), reply.done
+
+    with owner_socket(tmp_path) as owner, served(ScriptedEngine(), ServiceConfig(), owner):
+        assert owner is not None
+        assert asyncio.run(ask_all(str(owner.path))) == (3, True)
+    with pytest.raises(Unreachable, match="connection refused"):
+        asyncio.run(ask_all(str(owner.path)))
 
 
 def test_nothing_there(closed_port: str) -> None:

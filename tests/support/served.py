@@ -13,6 +13,7 @@ from engine.http.app import App
 from engine.http.server import AppServer
 from engine.listening import bind
 from engine.log_ring import LogRing
+from engine.owner_socket import OwnerSocket
 from tests.support.patience import LONG_S
 
 
@@ -27,12 +28,12 @@ class Served:
 
 
 @contextmanager
-def served(engine: EnginePort, service: ServiceConfig) -> Iterator[Served]:
-    """Serve `engine` on a free port until the block ends."""
+def served(engine: EnginePort, service: ServiceConfig, owner: OwnerSocket | None = None) -> Iterator[Served]:
+    """Serve `engine` on a free port, and on the owner's socket where one is given, until the block ends."""
     listening = bind(service.host, 0)
     ring = LogRing()
     app = App(engine, service, "0.1.0", ring)
-    server = AppServer(app)
+    server = AppServer(app, owner)
     thread = threading.Thread(target=server.run, args=(listening.sockets,), name="served", daemon=True)
     thread.start()
     try:

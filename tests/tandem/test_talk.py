@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,12 +17,28 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.config import ServiceConfig
+from engine.keyring import Secret, digest, write_secrets
+from engine.owner_socket import owner_socket
 from engine.protocol import LedgerState, WaitState
 from engine.request import Admitted, Failed, FinishReason, Reading, RequestError, Text, Waiting
+from engine.state_dir import ServiceRecord
 from tandem.cli import run
 from tandem.completions import Answer, Ask, End, Message, Piece, Wait, ask
 from tandem.exits import CommandError, Exit
-from tandem.wire import Address, Comment, Data, Opened, Refused, StreamEvent, Unreachable, _events, get, refusal, stream
+from tandem.wire import (
+    Address,
+    Comment,
+    Data,
+    Opened,
+    Refused,
+    StreamEvent,
+    Unreachable,
+    _events,
+    get,
+    post,
+    refusal,
+    stream,
+)
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket
 from tests.support.served import served
@@ -51,6 +68,31 @@ def events_of(address: Address) -> list[StreamEvent]:
             return [event async for event in events]
 
     return asyncio.run(collect())
+
+
+async def said(address: Address) -> list[Answer]:
+    async with ask(address, Ask((Message("user", "hi"),))) as answers:
+        return [answer async for answer in answers]
+
+
+def test_an_engine_of_this_user_is_asked_through_its_socket(tmp_path: Path) -> None:
+    """Keys and tokens are for others; once the socket is gone, this is another."""
+    secrets = tmp_path / "secrets.json"
+    write_secrets(secrets, (Secret("phone", digest(b"key"), 0.0), Secret("admin", digest(b"token"), 0.0)))
+    with (
+        owner_socket(tmp_path) as owner,
+        served(ScriptedEngine(), ServiceConfig(secrets_file=secrets), owner) as server,
+    ):
+        assert owner is not None
+        record = ServiceRecord(pid=1, url=server.url, started=0.0, version="0", socket=str(owner.path))
+        address = Address.of_engine(record)
+        assert post(address, "/admin/drain")[0] == 200
+        assert post(address, "/admin/resume")[0] == 200
+        assert asyncio.run(said(address))
+        owner.path.unlink()
+        assert post(address, "/admin/drain")[0] == 403
+        with pytest.raises(Refused, match="401 invalid_api_key"):
+            asyncio.run(said(address))
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Tandem-Wait: slot\r\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,13 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import ServiceConfig
+from engine.owner_socket import owner_socket
 from engine.state_dir import ServiceRecord, held, lock_state_dir, write_record
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.service.report import REPORT_NAME, Report, State, describe, read_report, write_report
 from tandem.service.rotation import LOG_NAME, RotatingLog
 from tandem.service.supervisor import HealthProbe, Probe, Supervisor, how_it_ended
 from tandem.service.watchdog import Policy, Seen
-from tests.support.scripted_engine import wait_until
+from tests.support.patience import LONG_S
+from tests.support.scripted_engine import ScriptedEngine, wait_until
+from tests.support.served import served
 
 QUICK = Policy(probe_s=0.05, answer_s=1.0, pause_s=0.01, longest_pause_s=0.02, restarts=2, healthy_s=60.0)
 FOREVER = "import time; print('up', flush=True); time.sleep(60)"
@@ -145,6 +150,21 @@ def test_an_engine_whose_state_directory_was_removed_is_still_asked(
         assert probe(tmp_path / "state", 7, 1.0)[0] is Seen.OK
         assert probe(tmp_path / "state", 8, 1.0)[0] is Seen.SILENT
     assert asked == ["http://127.0.0.1:8123"] * 2
+
+
+def test_a_port_that_clients_have_filled_does_not_reach_the_probe(tmp_path: Path) -> None:
+    """The record's port accepts nothing and answers nothing; the owner's socket does."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+        owner_socket(tmp_path) as owner,
+        served(ScriptedEngine(), ServiceConfig(), owner),
+    ):
+        assert owner is not None
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        record = ServiceRecord(pid=7, url=url, started=1.0, version="0", socket=str(owner.path))
+        with lock_state_dir(tmp_path):
+            write_record(tmp_path, record)
+            assert HealthProbe()(tmp_path, 7, LONG_S) == (Seen.OK, "")
 
 
 def test_a_good_end_is_an_end(tmp_path: Path) -> None:
