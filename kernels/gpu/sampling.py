@@ -248,7 +248,7 @@ def _pick_kernel(
 
 
 class SamplingBuffers:
-    """What sampling up to `rows` rows needs on the device: their specs, scratch, and the ids with a copy on the host."""
+    """What sampling up to `rows` rows needs on the device: their specs, scratch, and ids with a host copy."""
 
     def __init__(self, rows: int, vocab: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
