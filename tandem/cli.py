@@ -15,7 +15,9 @@ from typer.exceptions import TyperException
 
 from tandem import output
 from tandem.exits import CommandError, Exit
-from tandem.reading import read_quickly
+
+COMPLETE_VARIABLE = "_TANDEM_COMPLETE"
+"""Set in its environment, `tandem` says what may follow the words typed and does nothing else."""
 
 
 class CommandSpec(NamedTuple):
@@ -88,7 +90,6 @@ def load(name: str) -> Any:
             raise TypeError(f"{spec.module}.app must hold several commands")
         command = command.commands[name]
     command.name = name
-    read_quickly(command)
     return command
 
 
@@ -118,7 +119,6 @@ def root(
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     command = typer.main.get_command(app)
-    read_quickly(command)
     try:
         code = command.main(args=list(args), prog_name="tandem", standalone_mode=False)
     except CommandError as why:
@@ -161,6 +161,10 @@ def _misuse(why: TyperException) -> str:
 
 def main() -> None:
     """The entry point of the `tandem` script."""
+    if (question := os.environ.get(COMPLETE_VARIABLE)) is not None:
+        from tandem.completion import complete
+
+        sys.exit(complete(question))
     args = sys.argv[1:]
     code = run(args)
     if args[:1] == ["serve"]:

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from tandem import output
+from tandem.completers import profiles as profile_names
 from tandem.envfile import read_env_file
 from tandem.exits import Exit
 from tandem.flags import path_or_none
@@ -22,7 +23,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=T
 SHIPPED = ("serve.env", "residency.toml", "profiles")
 NOT_SHOWN = "(set, not shown)"
 
-ProfileOption = Annotated[str | None, typer.Option("--profile", metavar="NAME", help="A profile of settings.")]
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", metavar="NAME", help="A profile of settings.", autocompletion=profile_names)
+]
 EnvFileOption = Annotated[str | None, typer.Option("--env-file", metavar="FILE", help="A file of settings.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -138,7 +141,8 @@ def list_profiles(json: JsonOption = False) -> None:
 
 @profiles_app.command("show")
 def show_profile(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name.")], json: JsonOption = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name.", autocompletion=profile_names)],
+    json: JsonOption = False,
 ) -> None:
     """Print what a profile sets."""
     path = profile_path(name)

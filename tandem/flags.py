@@ -10,8 +10,9 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from tandem import completers
 from tandem.origins import Flags
-from tandem.settings import TABLE
+from tandem.settings import TABLE, Setting
 
 P = ParamSpec("P")
 
@@ -33,14 +34,23 @@ def with_engine_flags(
                 Annotated[
                     str | None,
                     typer.Option(
-                        setting.flag, metavar=setting.kind.metavar, help=f"{setting.help} [{setting.default_text}]"
+                        setting.flag,
+                        metavar=setting.kind.metavar,
+                        help=f"{setting.help} [{setting.default_text}]",
+                        autocompletion=_completer(setting),
                     ),
                 ],
             )
             for setting in settings
         ]
         added.append(
-            _parameter("profile", Annotated[str | None, typer.Option(metavar="NAME", help="A profile of settings.")])
+            _parameter(
+                "profile",
+                Annotated[
+                    str | None,
+                    typer.Option(metavar="NAME", help="A profile of settings.", autocompletion=completers.profiles),
+                ],
+            )
         )
         added.append(
             _parameter("env_file", Annotated[str | None, typer.Option(metavar="FILE", help="A file of settings.")])
@@ -84,6 +94,10 @@ StateDirOption = Annotated[
 def path_or_none(text: str | None) -> Path | None:
     """The path that a flag names; an empty one is none, as an empty variable is."""
     return Path(text) if text else None
+
+
+def _completer(setting: Setting) -> completers.Completer:
+    return completers.models if setting.name == "model" else completers.words_of(setting.kind.metavar)
 
 
 def _parameter(name: str, annotation: object) -> inspect.Parameter:

@@ -13,6 +13,7 @@ import typer
 from engine import catalog
 from engine.memory.sizes import size
 from tandem import output
+from tandem.completers import models as models_by_name
 from tandem.exits import CommandError, Exit
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
@@ -89,7 +90,7 @@ def list_models(json: JsonOption = False) -> None:
 
 @app.command()
 def pull(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A built-in model.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A built-in model.", autocompletion=models_by_name)],
     json: JsonOption = False,
 ) -> None:
     """Fetch a built-in model once, and print where it lies."""
@@ -111,7 +112,9 @@ def pull(
 
 @app.command()
 def inspect(
-    model: Annotated[str, typer.Argument(metavar="PATH|NAME", help="A GGUF file or a built-in model.")],
+    model: Annotated[
+        str, typer.Argument(metavar="PATH|NAME", help="A GGUF file or a built-in model.", autocompletion=models_by_name)
+    ],
     json: JsonOption = False,
 ) -> None:
     """Say what a model file holds, and whether this version can run it."""

@@ -22,6 +22,7 @@ from engine.roles.journal import JournalLine, read_journal
 from engine.roles.planner import NOT_BUILT, PlanFigures, figures_of, growth_to_come, plan
 from engine.roles.residency import Residency, ResidencyFileError, read_residency
 from tandem import output
+from tandem.completers import engine_urls, roles
 from tandem.configure import residency_file, state_dir
 from tandem.exits import CommandError, Exit
 from tandem.flags import StateDirOption
@@ -33,9 +34,11 @@ from tandem.wire import Refused, Unreachable, health
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
-UrlOption = Annotated[str | None, typer.Option("--url", metavar="URL", help="The engine's address.")]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="The engine's address.", autocompletion=engine_urls)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="A role's name.")]
+RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="A role's name.", autocompletion=roles)]
 
 DRY_RUN = "dry-run"
 REAL_ADVICE = "`tandem residency plan --dry-run` says what would be decided"

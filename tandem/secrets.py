@@ -19,6 +19,7 @@ import typer
 
 from engine.keyring import LABEL, TOKENS, Secret, SecretsUnusable, digest, read_secrets, write_secrets
 from tandem import output
+from tandem.completers import secret_labels
 from tandem.configure import secrets_file
 from tandem.exits import CommandError, Exit
 from tandem.origins import Flags, resolve
@@ -37,7 +38,12 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 LabelArgument = Annotated[str, typer.Argument(metavar="LABEL", help="Whose key it is.")]
 NameArgument = Annotated[
-    str, typer.Argument(metavar="LABEL", help="A key's label, or admin or metrics for the token of that name.")
+    str,
+    typer.Argument(
+        metavar="LABEL",
+        help="A key's label, or admin or metrics for the token of that name.",
+        autocompletion=secret_labels,
+    ),
 ]
 StdinOption = Annotated[
     bool, typer.Option("--from-stdin", help="Take the secret from standard input instead of making one.")

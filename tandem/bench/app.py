@@ -14,6 +14,7 @@ from engine.reports import BenchReport
 from tandem import output
 from tandem.bench.levels import Plan, run_plan
 from tandem.bench.load import read_prompts
+from tandem.completers import bench_words, engine_urls
 from tandem.exits import CommandError, Exit
 from tandem.flags import with_engine_flags
 from tandem.origins import Flags, resolve
@@ -32,9 +33,15 @@ def bench(
     flags: Flags,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[exact] [cN]... | shape NAME", help="Levels: cN sends N requests at once."),
+        typer.Argument(
+            metavar="[exact] [cN]... | shape NAME",
+            help="Levels: cN sends N requests at once.",
+            autocompletion=bench_words,
+        ),
     ] = None,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The engine to measure.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="The engine to measure.", autocompletion=engine_urls)
+    ] = None,
     own: Annotated[bool, typer.Option("--own", help="Measure an engine of its own, also where one runs.")] = False,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of an answer at most.")] = 128,
     prompts: Annotated[

@@ -11,9 +11,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support import fake_health
-from tests.support.fake_health import FakeHealth
-
 HEAVY = {"torch", "numpy", "rich", "textual", "httpx", "msgspec", "psutil", "asyncio", "uvicorn", "pydantic"}
 
 
@@ -46,14 +43,6 @@ def test_a_commands_help_imports_no_torch() -> None:
     names = ["serve", "start", "chat", "config", "bench"]
     code = f"from tandem.cli import run\nassert [run([name, '--help']) for name in {names}] == [0] * {len(names)}"
     assert modules_after(code) & {"torch", "textual", "httpx"} == set()
-
-
-def test_a_snapshot_is_printed_without_pydantic_or_httpx() -> None:
-    """Each takes as long to import as a fifth of the console's start: flags that are texts, or not given, are read
-    without the one, the first snapshot without the other."""
-    with FakeHealth(fake_health.crowd) as server:
-        code = f"from tandem.cli import run\nassert run(['console', '--once', '--json', '--url', '{server.url}']) == 0"
-        assert modules_after(code) & {"pydantic", "httpx", "textual", "torch"} == set()
 
 
 def test_the_console_imports_for_its_first_frame_only_what_that_shows() -> None:
