@@ -12,14 +12,15 @@ from engine.chat_template import GgufChatTemplate
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.cuda_loading import MAX_ROWS, CudaSystem, OpenCard, TorchCuda, load_on_card
-from engine.devices import Card, Cards, choose, without_card
+from engine.devices import Card, Cards, Choice, choose, without_card
+from engine.memory.trim import return_free_memory
 from engine.models.gguf_config import llama_config
 from engine.models.llama import LlamaConfig
 from engine.protocol import Loading
 from engine.runner import Runner
 from engine.state import KvMemory
 from engine.tokenizer import GgufTokenizer, load_tokenizer
-from engine.weights.gguf import DamagedModel, Metadata, open_gguf
+from engine.weights.gguf import DamagedModel, GgufFile, Metadata, open_gguf
 from kernels.cpu.backend import choose as choose_backend
 from kernels.cpu.threads import available
 from kernels.quant_types import RawTensor
@@ -67,6 +68,16 @@ def load(config: EngineConfig, progress: Progress, system: CudaSystem | None = N
         records.on_cpu(choice.reason)
     progress(Loading(stage="reading the header", done_bytes=0, total_bytes=0, eta_s=None))
     file = open_gguf(config.model)
+    try:
+        with file.source.unchanged():
+            return _loaded(config, file, choice, cards, progress)
+    finally:
+        file.source.close()
+        # Every tensor passed through memory that is free again.
+        return_free_memory()
+
+
+def _loaded(config: EngineConfig, file: GgufFile, choice: Choice, cards: CudaSystem, progress: Progress) -> LoadedModel:
     model_config = llama_config(file.metadata, file.tensors)
     tokenizer = load_tokenizer(file.metadata)
     if tokenizer.vocab_size != model_config.vocab:
@@ -81,7 +92,7 @@ def load(config: EngineConfig, progress: Progress, system: CudaSystem | None = N
         runner=placed.runner,
         served=ServedModel(
             name=config.model_name,
-            created=int(config.model.stat().st_mtime),
+            created=int(file.source.modified),
             max_len=model_config.context,
             tokenizer=tokenizer,
             template=load_template(file.metadata, tokenizer, model_config.context),
@@ -115,6 +126,8 @@ def _on_cpu(
             max_rows=max(ROWS, min(config.prefill_chunk or 0, model_config.context), config.parallel),
             backend=backend,
         )
+    except DamagedModel:
+        raise
     except ValueError as error:
         raise DamagedModel(f"{config.model}: {error}") from error
     shown = f"{runner.backend}: {runner.backend_reason}"
@@ -181,7 +194,7 @@ class _Counted(Mapping[str, RawTensor]):
         self._progress = progress
         self._taken: set[str] = set()
         self._done = 0
-        self._total = sum(t.data.nbytes for t in tensors.values())
+        self._total = sum(t.nbytes for t in tensors.values())
         self._start = time.monotonic()
 
     def __getitem__(self, name: str) -> RawTensor:
@@ -189,7 +202,7 @@ class _Counted(Mapping[str, RawTensor]):
         if name not in self._taken:
             self._report()
             self._taken.add(name)
-            self._done += tensor.data.nbytes
+            self._done += tensor.nbytes
         return tensor
 
     def __iter__(self) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,10 +53,21 @@ BLOCKS: dict[QuantType, BlockSpec] = {
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as the file holds it. `shape` is (n, k), outputs first and contiguous along k, or (k,) for a vector;
-    `data` are the blocks as bytes, shape (n, k / values * bytes), usually a view of the mapped file."""
+    """A tensor as the file holds it. `shape` is (n, k), outputs first and contiguous along k, or (k,) for a vector.
+    `blocks` are its bytes, shape (n, k / values * bytes), or what reads them."""
 
     name: str
     quant_type: QuantType
     shape: tuple[int, ...]
-    data: NDArray[np.uint8]
+    blocks: NDArray[np.uint8] | Callable[[], NDArray[np.uint8]]
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The blocks. A tensor of a file reads them anew each time, into memory of the caller's own."""
+        return self.blocks() if callable(self.blocks) else self.blocks
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks, without reading them."""
+        spec = BLOCKS[self.quant_type]
+        return math.prod(self.shape) // spec.values * spec.bytes

@@ -1,4 +1,4 @@
-"""GGUF files: reads the header with every length checked against the file, and maps the tensors without copying.
+"""GGUF files: reads the header with every length checked against the file, and each tensor when it is asked for.
 
 The layout is that of the GGUF specification, versions 2 and 3, little endian: magic, version, counts, key-value pairs,
 tensor descriptions, then the data at the next multiple of the alignment. Nothing is allocated before the file has been
@@ -7,34 +7,34 @@ seen to hold it, so a damaged file fails quickly.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.weights.errors import DamagedModel, UnsupportedModel
+from engine.weights.model_file import ModelFile
 from kernels.quant_types import BLOCKS, QuantType, RawTensor
+
+__all__ = ["DamagedModel", "GgufFile", "GgufHeader", "Metadata", "UnsupportedModel", "open_gguf", "read_header"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_STRING = 16 << 20
 MAX_STRINGS = 4 << 20
 MAX_DIMENSIONS = 4
+HEADER_READ = 8 << 20
+"""Bytes read at first; most headers are shorter, and longer ones are read again in whole."""
+
+MAX_HEADER = 512 << 20
 DEFAULT_ALIGNMENT = 32
 
 Value = bool | int | float | str | tuple[str, ...] | NDArray[np.generic]
-
-
-class DamagedModel(ValueError):
-    """The file is not what its format or its own header promises. The message names the file, what, limit and value."""
-
-
-class UnsupportedModel(ValueError):
-    """The file is whole, but this version cannot run it. The message names what it has and what is supported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +158,14 @@ class GgufHeader:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """An open file. The tensors' data are views of the mapping, which lives as long as any of them."""
+    """An open file. Each tensor's data are read whenever they are asked for, into memory of the caller's own; `source`
+    says whether the file is still what was opened."""
 
     path: Path
     file_bytes: int
     metadata: Metadata
     tensors: Mapping[str, RawTensor]
+    source: ModelFile
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -171,9 +173,7 @@ def read_header(path: Path) -> GgufHeader:
 
     Raises DamagedModel where the file is not a whole GGUF file, OSError where it cannot be read.
     """
-    header, mapped = _map(path)
-    mapped.close()
-    return header
+    return _header(ModelFile(path))
 
 
 def open_gguf(path: Path) -> GgufFile:
@@ -181,42 +181,55 @@ def open_gguf(path: Path) -> GgufFile:
 
     Raises DamagedModel as `read_header` does, UnsupportedModel where a tensor has a form that no backend runs.
     """
-    header, mapped = _map(path)
+    source = ModelFile(path)
+    header = _header(source)
     refused = sorted({info.form.name for info in header.infos.values()} - set(RUNNABLE))
     if refused:
         names = ", ".join(name.upper() for name in refused)
         raise UnsupportedModel(
             f"{path}: weight form {names} cannot be run yet; supported are {', '.join(f.upper() for f in RUNNABLE)}"
         )
-    view = np.frombuffer(mapped, np.uint8)
-    tensors = {}
-    for info in header.infos.values():
-        row_bytes = info.shape[-1] // info.form.values * info.form.bytes
-        data = view[info.offset : info.offset + info.bytes].reshape(*info.shape[:-1], row_bytes)
-        tensors[info.name] = RawTensor(info.name, QuantType(info.form.name), info.shape, data)
-    return GgufFile(header.path, header.file_bytes, header.metadata, MappingProxyType(tensors))
+    tensors = {
+        info.name: RawTensor(info.name, QuantType(info.form.name), info.shape, partial(_blocks, source, info))
+        for info in header.infos.values()
+    }
+    return GgufFile(header.path, header.file_bytes, header.metadata, MappingProxyType(tensors), source)
 
 
-def _map(path: Path) -> tuple[GgufHeader, mmap.mmap]:
-    with path.open("rb") as file:
-        magic = file.read(len(MAGIC))
-        if magic != MAGIC:
-            raise DamagedModel(f"{path}: not a GGUF file: it starts with {magic!r}, expected {MAGIC!r}")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    try:
-        return _Cursor(path, mapped).header(), mapped
-    except BaseException:
-        mapped.close()
-        raise
+def _blocks(source: ModelFile, info: TensorInfo) -> NDArray[np.uint8]:
+    """A tensor's blocks, shape (..., values of a row / values of a block * bytes of a block)."""
+    row_bytes = info.shape[-1] // info.form.values * info.form.bytes
+    return source.read(info.offset, info.bytes).reshape(*info.shape[:-1], row_bytes)
+
+
+def _header(source: ModelFile) -> GgufHeader:
+    with source.unchanged():
+        size = min(HEADER_READ, source.bytes)
+        while True:
+            data = source.read(0, size).tobytes()
+            if not data.startswith(MAGIC):
+                start = data[: len(MAGIC)]
+                raise DamagedModel(f"{source.path}: not a GGUF file: it starts with {start!r}, expected {MAGIC!r}")
+            try:
+                return _Cursor(source.path, data, source.bytes).header()
+            except _ReadMore:
+                if size == MAX_HEADER:
+                    raise DamagedModel(f"{source.path}: the header is longer than {MAX_HEADER} bytes") from None
+                size = min(8 * size, MAX_HEADER, source.bytes)
+
+
+class _ReadMore(Exception):
+    """The header goes on behind the bytes that were read."""
 
 
 class _Cursor:
     """A read position in the header; every read is checked against the end of the file first."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
+    def __init__(self, path: Path, data: bytes, size: int) -> None:
+        """`data` are the first bytes of a file of `size`."""
         self.path = path
         self.data = data
-        self.size = len(data)
+        self.size = size
         self.at = len(MAGIC)
 
     def header(self) -> GgufHeader:
@@ -255,6 +268,8 @@ class _Cursor:
         left = self.size - self.at
         if n > left:
             raise self.bad(f"{what} needs {n} bytes at offset {self.at}, the file has {left} left")
+        if self.at + n > len(self.data):
+            raise _ReadMore
 
     def number(self, layout: str, what: str) -> int:
         size = struct.calcsize(layout)
@@ -328,6 +343,8 @@ class _Cursor:
         except UnicodeDecodeError as error:
             raise self.bad(f"string {len(found)} of {key} is not UTF-8: {raw[:32]!r}") from error
         if len(found) != n:
+            if at <= self.size and len(self.data) < self.size:
+                raise _ReadMore
             raise self.bad(f"string {len(found)} of {n} of {key} reaches past the end, {self.size} bytes")
         self.at = at
         return tuple(found)

@@ -194,16 +194,8 @@ class NativeRecorder:
         weight = linear.weight
         if len(weight.shape) != 2:
             raise ValueError(f"{weight.name}: shape {weight.shape}; a matrix is needed")
-        if weight.data.strides[1] != 1:
-            raise ValueError(f"{weight.name}: its rows are not contiguous")
-        spec = BLOCKS[weight.quant_type]
-        if weight.shape[1] % spec.values or weight.data.shape != (
-            weight.shape[0],
-            weight.shape[1] // spec.values * spec.bytes,
-        ):
-            raise ValueError(
-                f"{weight.name}: {weight.data.shape} bytes for {weight.shape} values of {weight.quant_type}"
-            )
+        if weight.shape[1] % BLOCKS[weight.quant_type].values:
+            raise ValueError(f"{weight.name}: rows of {weight.shape[1]} values in form {weight.quant_type}")
         self._tensors[weight.name] = weight
         if linear.bias is not None:
             self._tensors[linear.bias.name] = linear.bias
@@ -295,11 +287,17 @@ class NativeProgram:
 
     def _pack(self, tensor: RawTensor, size: int) -> int:
         address = self._arena.take(size)
+        data = tensor.data
+        spec = BLOCKS[tensor.quant_type]
+        if data.shape != (tensor.shape[0], tensor.shape[1] // spec.values * spec.bytes):
+            raise ValueError(f"{tensor.name}: {data.shape} bytes for {tensor.shape} values of {tensor.quant_type}")
+        if data.strides[1] != 1:
+            raise ValueError(f"{tensor.name}: its rows are not contiguous")
         self._lib.tandem_pack(
             self._pool.handle,
             abi.QUANT_CODES[tensor.quant_type],
-            tensor.data.ctypes.data,
-            tensor.data.strides[0],
+            data.ctypes.data,
+            data.strides[0],
             *tensor.shape,
             address,
         )

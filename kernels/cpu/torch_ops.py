@@ -36,11 +36,12 @@ class TorchRecorder:
         self._angles: dict[Rotary, Callable[[int], NDArray[np.float32]]] = {}
 
     def embed(self, table: RawTensor) -> int:
-        self._hold(table, "rows unpacked as needed", table.data.nbytes)
+        self._hold(table, "rows unpacked as needed", table.nbytes)
         data = np.array(table.data)
+        name, quant_type, width = table.name, table.quant_type, table.shape[1]
 
         def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> torch.Tensor:
-            wanted = RawTensor(table.name, table.quant_type, (rows.n, table.shape[1]), data[rows.token])
+            wanted = RawTensor(name, quant_type, (rows.n, width), data[rows.token])
             return torch.from_numpy(dequantise(wanted).copy())
 
         return self._add(step)

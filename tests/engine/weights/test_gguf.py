@@ -52,10 +52,21 @@ def test_tensors_hold_the_blocks_of_every_form(form: QuantType, tmp_path: Path) 
         assert np.array_equal(got.reshape(tensor.shape), expected)
 
 
-def test_tensors_are_views_of_the_file(tiny: Path) -> None:
-    tensor = open_gguf(tiny).tensors["blk.0.attn_q.weight"]
-    assert not tensor.data.flags.owndata
-    assert not tensor.data.flags.writeable
+@pytest.mark.parametrize("first_read", [8, 4096])
+def test_a_header_of_any_length_is_read(first_read: int, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read_header(tiny)
+    monkeypatch.setattr("engine.weights.gguf.HEADER_READ", first_read)
+    again = read_header(tiny)
+    assert again.infos == whole.infos
+    assert list(again.metadata) == list(whole.metadata)
+    assert again.metadata.texts("tokenizer.ggml.tokens") == whole.metadata.texts("tokenizer.ggml.tokens")
+
+
+def test_a_header_over_the_limit_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.weights.gguf.HEADER_READ", 64)
+    monkeypatch.setattr("engine.weights.gguf.MAX_HEADER", 1024)
+    with pytest.raises(DamagedModel, match="the header is longer than 1024 bytes"):
+        read_header(tiny)
 
 
 def test_getters_refuse_other_types_by_key(tiny: Path) -> None:
