@@ -48,8 +48,7 @@ def test_a_stream_waits_for_one_chunk_at_most(rig: Make) -> None:
     _, stream = r.submit(PROMPT, 150)
     r.turns(3)
     _, long = r.submit(LONG, 2)
-    while r.engine._serving().reading_choices() or not long.events:
-        r.engine.turn()
+    r.turns_until(lambda: long.events and not r.engine._serving().reading_choices())
     reads = kinds(r).lstrip("C").lstrip("R")
     assert "CC" not in reads
     assert [len(rounds) for rounds in reads.split("C")[1:-1]] == [8, 7, 7, 7, 7]
@@ -68,8 +67,8 @@ def test_the_decode_share_sets_the_rounds_between_chunks(rig: Make, share: float
     r.submit(PROMPT, 200)
     r.turns(3)
     r.submit(LONG, 1)
-    while r.engine._serving().queue or r.engine._serving().reading_choices() or "CR" not in kinds(r)[1:]:
-        r.engine.turn()
+    serving = r.engine._serving()
+    r.turns_until(lambda: not serving.queue and not serving.reading_choices() and "CR" in kinds(r)[1:])
     between = kinds(r).lstrip("C").lstrip("R").split("C")[1:-1]
     assert [len(b) for b in between] == rounds
 

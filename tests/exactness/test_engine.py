@@ -21,6 +21,7 @@ from tests.support.models import default_model
 
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, seed=17)
+MOST_TURNS = 10_000
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,11 @@ def answers(one: Engine, asks: Sequence[Ask], *, namespace: str = "") -> list[Re
         sinks.append(sink)
         for _ in range(ask.then_turns):
             one.turn()
-    while not all(sink.done.is_set() for sink in sinks):
+    for _ in range(MOST_TURNS):
+        if all(sink.done.is_set() for sink in sinks):
+            return sinks
         one.turn()
-    return sinks
+    raise AssertionError(f"not done after {MOST_TURNS} turns")
 
 
 def drawn(sink: RecordingSink) -> list[TokenLogprob]:

@@ -20,6 +20,7 @@ from tandem.register import Running
 from tandem.wire import Address, Unreachable, get, health
 from tests.service.conftest import LONG_S, Box
 from tests.support.scripted_engine import wait_until
+from tests.support.sockets import heard_until
 
 pytestmark = [pytest.mark.service, pytest.mark.model]
 
@@ -87,9 +88,7 @@ def test_an_operator_ends_a_stream(running: Box) -> None:
         with socket.create_connection(("127.0.0.1", running.port), timeout=LONG_S) as operator:
             operator.sendall(head.encode())
             assert b'"done":true' in rest_of(operator)
-        heard = b""
-        while not heard.endswith(b"0\r\n\r\n"):
-            heard += stream.recv(65536)
+        heard = heard_until(stream, lambda so_far: so_far.endswith(b"0\r\n\r\n"))
     assert b"cancelled by the operator" in heard
     while health(address).parallel.totals.cancelled != 1:
         assert time.monotonic() < deadline
@@ -264,11 +263,7 @@ def open_stream(box: Box, tokens: int) -> Iterator[socket.socket]:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", box.port), timeout=LONG_S) as stream:
         stream.sendall(head.encode() + body)
-        heard = b""
-        while b'"content":"' not in heard.replace(b'"content":""', b""):
-            part = stream.recv(65536)
-            assert part, heard
-            heard += part
+        heard_until(stream, lambda heard: b'"content":"' in heard.replace(b'"content":""', b""))
         yield stream
 
 
@@ -307,8 +302,8 @@ def test_a_signal_in_a_long_read_is_bounded(box: Box) -> None:
         wait_status(box, "ok")
         with socket.create_connection(("127.0.0.1", box.port), timeout=LONG_S) as stream:
             stream.sendall(head.encode() + body)
-            while health(Address.of(f"http://127.0.0.1:{box.port}")).lanes[0].state != "prefilling":
-                assert engine.poll() is None
+            address = Address.of(f"http://127.0.0.1:{box.port}")
+            assert wait_until(lambda: health(address).lanes[0].state == "prefilling")
             engine.terminate()
             heard = rest_of(stream)
             assert b'"code":"draining"' in heard

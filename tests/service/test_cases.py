@@ -21,6 +21,7 @@ from engine.protocol import Health
 from tandem.wire import Address, health
 from tests.service.conftest import LONG_S, Box, make_box
 from tests.support.scripted_engine import wait_until
+from tests.support.sockets import heard_until
 
 pytestmark = [pytest.mark.service, pytest.mark.model]
 
@@ -76,9 +77,7 @@ class Serving:
     def streaming(self, **fields: Any) -> Iterator[None]:
         """A stream that has begun to write, for as long as the block lasts."""
         with self.asked(stream=True, max_tokens=900, **fields) as opened:
-            heard = b""
-            while b'"text":"' not in heard:
-                heard += opened.recv(4096)
+            heard_until(opened, b'"text":"')
             yield
 
     def lanes(self, state: str) -> bool:
@@ -270,9 +269,7 @@ def test_pages_answer_and_a_stream_goes_on_while_a_prompt_is_read(served: Servin
 def test_a_waiting_stream_is_kept_alive(served: Serving) -> None:
     """Headers come before the slot does, and comments in the silence."""
     with served.streaming(), served.streaming(prompt=tokens(9, 5)), served.asked(stream=True) as third:
-        heard = b""
-        while heard.count(b": waiting: all 2 slots are busy\n\n") < 2:
-            heard += third.recv(4096)
+        heard = heard_until(third, lambda so_far: so_far.count(b": waiting: all 2 slots are busy\n\n") == 2)
         assert heard.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b"data:" not in heard
 

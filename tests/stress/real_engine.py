@@ -45,6 +45,14 @@ class Answer:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    def header(self, name: str) -> str:
+        """A header's text, empty where it is absent."""
+        for line in self.head.split(b"\r\n")[1:]:
+            key, _, value = line.partition(b":")
+            if key.strip().lower() == name.lower().encode():
+                return value.strip().decode("latin-1")
+        return ""
+
 
 class MemoryCap:
     """The most memory that a process and its children may take, set by a control group (v2 or v1) where one can be

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
+from collections.abc import Callable
 
 from engine.kv.page_stock import OutOfDeviceMemoryError
 from tests.support.patience import LONG_S
@@ -35,10 +36,13 @@ class FakeDriver:
         self.failing: set[str] = set()
         self.calls: list[tuple[str, int, int]] = []
         self._lock = threading.Lock()
+        self._change = threading.Condition(self._lock)
         self._next = 1
 
     def _called(self, name: str, at: int) -> None:
-        self.calls.append((name, at, threading.get_ident()))
+        with self._change:
+            self.calls.append((name, at, threading.get_ident()))
+            self._change.notify_all()
         self._may_fail(name)
 
     def _may_fail(self, name: str) -> None:
@@ -91,6 +95,12 @@ class FakeDriver:
         with self._lock:
             del self.maps[address]
             self.allowed.discard(address)
+            self._change.notify_all()
+
+    def wait_for(self, reached: Callable[[], bool]) -> bool:
+        """Wait until a call of another thread, such as an `unmap`, makes `reached` true; whether it did."""
+        with self._change:
+            return self._change.wait_for(reached, timeout=LONG_S)
 
     def zero(self, address: int, length: int) -> None:
         for at in range(address, address + length, PAGE):

@@ -290,13 +290,17 @@ class Rig:
         for _ in range(count):
             self.engine.turn()
 
-    def settle(self, limit: int = 5000) -> None:
-        """Turn until nothing is left to do."""
+    def turns_until(self, reached: Callable[[], object], limit: int = 5000) -> None:
         for _ in range(limit):
-            self.engine.turn()
-            if not self.engine._serving().jobs:
+            if reached():
                 return
-        raise AssertionError(f"requests still run after {limit} turns")
+            self.engine.turn()
+        raise AssertionError(f"not reached after {limit} turns")
+
+    def settle(self) -> None:
+        """Turn until nothing is left to do."""
+        self.engine.turn()
+        self.turns_until(lambda: not self.engine._serving().jobs)
 
     def check(self) -> None:
         """What holds whenever nothing runs."""

@@ -20,6 +20,7 @@ from tests.engine.http.talk import CHAT, chat_body, comments, content_of, error_
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket, wait_until
 from tests.support.served import Served, served
+from tests.support.sockets import heard_until
 
 
 @contextmanager
@@ -267,9 +268,7 @@ def test_a_client_that_does_not_read_neither_stops_nor_loses_anything(
         assert written.wait(LONG_S), "the engine never waits for a client"
         engine.reset()
         assert client.post(CHAT, json=chat_body()).status_code == 200
-        received = bytearray()
-        while b"[DONE]" not in received[-100:]:
-            received += slow.recv(1 << 20)
+        received = heard_until(slow, lambda heard: b"[DONE]" in heard[-100:])
     assert received.count(b"0123456789") == count * 100
 
 

@@ -31,6 +31,7 @@ from tests.support.fake_model import FakeRunner, fake_model, greedy, reading
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 from tests.support.served import Served, served
+from tests.support.sockets import heard_until
 
 WINDOW = 2048
 CHUNK = 64
@@ -93,12 +94,11 @@ class House:
 
         def settled() -> bool:
             parallel = self.health().parallel
-            return (parallel.running, parallel.waiting, parallel.totals.abandoned) == (0, 0, abandoned)
+            counts = (parallel.running, parallel.waiting, parallel.totals.abandoned)
+            # An exchange ends on the HTTP side's own thread, after what the engine's counts.
+            return counts == (0, 0, abandoned) and self.server.app.exchanges.count == 0
 
-        if not wait_until(settled):
-            return False
-        state = self.engine._serving()
-        return state.memory.ledger.outstanding() == 0 and self.server.app.exchanges.count == 0
+        return wait_until(settled) and self.engine._serving().memory.ledger.outstanding() == 0
 
 
 def request_bytes(**fields: Any) -> bytes:
@@ -214,9 +214,7 @@ def test_leaving_the_queue(house: Callable[..., House]) -> None:
 def test_leaving_stops_every_choice(house: Callable[..., House]) -> None:
     h = house()
     with h.asked(n=2, stream=True, max_tokens=1000) as opened:
-        received = b""
-        while b'"index":1,"text":"' not in received:
-            received += opened.recv(4096)
+        heard_until(opened, b'"index":1,"text":"')
     assert h.settles(abandoned=1)
     assert h.health().kv_pool.committed_bytes < 1000 * 2 * 4096
 
@@ -404,9 +402,7 @@ def test_a_waiting_stream_says_so(house: Callable[..., House]) -> None:
         with h.asked(stream=True) as waiting:
             assert wait_until(lambda: h.server.app.exchanges.count == 2)
             h.gate.allowed.release(5)
-            received = b""
-            while b": waiting: the only slot is busy\n\n" not in received:
-                received += waiting.recv(4096)
+            received = heard_until(waiting, b": waiting: the only slot is busy\n\n")
             assert b"x-tandem-wait: slot" in received
         h.gate.open()
     assert h.settles(abandoned=2)

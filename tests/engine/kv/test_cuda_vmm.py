@@ -88,8 +88,7 @@ def test_a_page_kept_and_given_back_again_leaves_behind_its_later_readers() -> N
     block.commit(0, PAGE)
     block.give_back(0, PAGE)
     driver.done = 1
-    while len(driver.maps) > 1:
-        stock.thread.soon(lambda: None).result()
+    assert driver.wait_for(lambda: len(driver.maps) == 1)
     stock.thread.soon(lambda: None).result()
     assert set(driver.maps) == {block.address}
     block.check_integrity()

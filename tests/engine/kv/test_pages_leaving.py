@@ -36,9 +36,7 @@ class Held:
         begun = len(self.unmapped)
         self.block.give_back(first * PAGE, count * PAGE)
         self.driver.done = self.driver.events
-        patience = threading.Event()
-        while len(self.unmapped) == begun:
-            patience.wait(0.001)
+        assert self.driver.wait_for(lambda: len(self.unmapped) > begun)
 
     @property
     def unmapped(self) -> list[int]:
@@ -268,9 +266,12 @@ class ByHand(PageThread):
         self._later.append(step)
 
     def until(self, reached: Callable[[], bool]) -> None:
-        while not reached():
+        for _ in range(10_000):
+            if reached():
+                return
             self._driver.wait()
             self.move()
+        raise AssertionError("no step of the helper gets there")
 
     def settle(self) -> None:
         while self._later:
