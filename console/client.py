@@ -103,7 +103,7 @@ class HealthClient:
             if self._snapshot is None:
                 self._snapshot = _question(client, "GET", f"{self._base}/health")
             response = await self._get(client, self._snapshot, _SNAPSHOT_S)
-        if response.status_code in (401, 403):
+        if response.status_code in (401, 403) or not response.content:
             raise Unreachable(f"status {response.status_code}: {_WANTS_TOKEN}")
         try:
             return decode_health(response.content), response.content

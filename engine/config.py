@@ -56,8 +56,8 @@ class ServiceConfig:
 
     `secrets_file` holds the API keys; a host that other machines reach is served only with one. `allowed_hosts` adds
     names to those a `Host` header may carry (loopback names and literal addresses always may); `allowed_origins` adds
-    web origins that a browser page may call from (`*` allows any). `metrics_token` and `admin_token` open `/metrics`
-    and the body of `/health` to clients elsewhere, `admin_token` also the actions under `/admin`. `heartbeat_s` is the
+    web origins that a browser page may call from (`*` allows any). `metrics_token` and `admin_token` open what
+    the engine tells about itself, `admin_token` also the actions under `/admin`: `http/guard.py`. `heartbeat_s` is the
     longest silence on an open stream, `headers_after_s` the longest wait for an admission before a stream's headers go
     out. `visible_status` also says as reasoning text what a chat stream waits for, for clients that hide comments.
     `vllm_metrics` shows some metrics under vLLM's names too.

@@ -130,8 +130,10 @@ class Keyring:
         """Whether clients need a key. One that no longer holds still counts: time alone opens nothing."""
         return any(secret.label not in TOKENS for secret in self._fresh())
 
-    def has(self, label: str) -> bool:
-        return any(secret.label == label for secret in self._fresh())
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a key or a token, also one that no longer holds."""
+        return bool(self._fresh())
 
     def label_of(self, given: bytes) -> str | None:
         """Whose secret `given` is, compared with each in the same time whichever it is; None for nobody's."""

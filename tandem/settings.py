@@ -311,7 +311,7 @@ class Settings:
         SERVICE,
         Words(),
         None,
-        "Opens /metrics and the body of /health to clients elsewhere; `tandem secrets rotate metrics` keeps it safer.",
+        "Opens /metrics, /slots and the body of /health over TCP; `tandem secrets rotate metrics` keeps it safer.",
         default_text="none",
         secret=True,
     )

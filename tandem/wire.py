@@ -100,7 +100,10 @@ def refusal(status: int, body: bytes) -> Refused:
     except msgspec.MsgspecError:
         words = " ".join(body[:300].decode("utf-8", "replace").split())
         return Refused(status, None, f"{words or 'no words'} (is it an engine?)")
-    hint = f"; the commands send the one in {KEY_VARIABLE}" if status == 401 else ""
+    sent = {"invalid_api_key": KEY_VARIABLE, "not_operator": ADMIN_VARIABLE, "not_local": METRICS_VARIABLE}.get(
+        error.code or ""
+    )
+    hint = f"; the commands send the one in {sent}" if sent is not None else ""
     return Refused(status, error.code, error.message + hint)
 
 
@@ -161,8 +164,16 @@ def _secret(variable: str) -> str:
 
 
 def health(address: Address, *, timeout_s: float = 5.0) -> Health:
-    """The engine's health, whatever its status. Raises Unreachable, and Refused where the answer is no health."""
+    """The engine's health, whatever its status. Raises Unreachable, and Refused where the answer is no health or only a
+    status, which is all that it tells without a token."""
     status, body = get(address, "/health", timeout_s=timeout_s)
+    if not body:
+        raise Refused(
+            status,
+            "no_token",
+            f"{address.url}/health tells only its status; the rest wants a token: set {METRICS_VARIABLE} or "
+            f"{ADMIN_VARIABLE} (`tandem secrets rotate metrics` makes one), or leave --url out for an engine of yours",
+        )
     try:
         return decode_health(body)
     except msgspec.MsgspecError as why:

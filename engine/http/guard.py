@@ -1,4 +1,8 @@
-"""Who may ask what: host names, web origins, API keys, loopback, and the tokens that open the rest elsewhere."""
+"""Who may ask what: host names, web origins, API keys, and what opens the engine's inside and its controls.
+
+The owner's socket opens everything. Over TCP an engine on loopback without any secret trusts its machine. With a secret
+it trusts no address: a proxy on the same machine makes every client in the world a loopback one, and need not say so.
+"""
 
 from __future__ import annotations
 
@@ -104,39 +108,47 @@ class Guard:
             code="invalid_api_key",
         )
 
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether no TCP address is trusted: with any key or token, and where other machines reach the engine."""
+        settings = self.service.admin_token or self.service.metrics_token
+        return not self._only_local or bool(settings) or self._keyring.has_any
+
+    def trusts(self, scope: Scope) -> bool:
+        """Whether where the request comes from opens everything: the owner's socket, and loopback where no token is
+        wanted."""
+        return is_owners(scope) or (is_local(scope) and not self.wants_tokens)
+
     def may_see_inside(self, scope: Scope) -> bool:
-        """Whether the body of `/health`, `/metrics` and `/slots` is for this client: loopback, or one with a token."""
-        return is_owners(scope) or is_local(scope) or self._token_of(scope) is not None
+        """Whether the body of `/health`, `/metrics`, `/slots` and what `/admin` tells is for this client."""
+        return self.trusts(scope) or self._token_of(scope) is not None
 
     def may_act(self, scope: Scope) -> bool:
-        """Whether this client may use the engine's controls: with the admin token where there is one, else loopback."""
-        if is_owners(scope):
-            return True
-        if self.service.admin_token or self._keyring.has(ADMIN):
-            return self._token_of(scope) == ADMIN
-        return is_local(scope)
+        """Whether this client may use the engine's controls."""
+        return self.trusts(scope) or self._token_of(scope) == ADMIN
 
     def require_inside(self, scope: Scope) -> None:
         """Raises RequestError(403) for a client that may not see inside."""
         if not self.may_see_inside(scope):
-            raise RequestError(
-                f"{scope['path']} is for loopback clients and for the metrics or admin token",
-                status=403,
-                code="not_local",
-            )
+            raise self._not_for(scope, "the metrics or admin token", "metrics", "not_local")
 
     def require_operator(self, scope: Scope) -> None:
-        """Raises RequestError(403) for a client that may not act. Where loopback is all that it takes, a web page may
+        """Raises RequestError(403) for a client that may not act. Where its origin is all that it takes, a web page may
         not: the operator's own browser would act for whoever wrote it."""
         if not self.may_act(scope):
-            raise RequestError(
-                "this is for the operator: with the admin token as Authorization: Bearer where one is set, else from "
-                "this machine",
-                status=403,
-                code="not_operator",
-            )
+            raise self._not_for(scope, "the admin token", "admin", "not_operator")
         if header(scope, b"origin") is not None and self._token_of(scope) != ADMIN:
             raise RequestError("without an admin token no web page may do this", status=403, code="not_operator")
+
+    def _not_for(self, scope: Scope, token: str, label: str, code: str) -> RequestError:
+        """The refusal that says which token opens a path, and what opens it without one."""
+        else_ = (
+            f"`tandem secrets rotate {label}` makes it, and the engine's owner needs none through its socket"
+            if self.wants_tokens
+            else "this engine's own machine needs none, unless a proxy forwards"
+        )
+        words = f"{str(scope['path'])[:200]} wants {token} as `Authorization: Bearer TOKEN`; {else_}"
+        return RequestError(words, status=403, code=code)
 
     def _token_of(self, scope: Scope) -> str | None:
         """Which token the client has: `admin`, `metrics` or none."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from urllib.parse import parse_qs
 
 import msgspec
 
 from engine.api import EnginePort, ServedModel
-from engine.http.guard import Guard, is_local, is_owners
+from engine.http.guard import Guard
 from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
 from engine.http.wire import AGAIN_KEY, Answer, Header, Receive, Scope, Send, header, respond
@@ -72,15 +73,12 @@ class Pages:
         await respond(scope, send, 200, msgspec.json.encode(page), headers=_NO_STORE)
 
     async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The status for everyone, the body for loopback and for tokens."""
+        """The status for everyone, the body for those who may see inside."""
         answer = self._health(inside=self._guard.may_see_inside(scope))
         # Tokens may change, and what a page or a client's own id adds stays with its request.
-        if (
-            scope["method"] == "GET"
-            and (is_local(scope) or is_owners(scope))
-            and not any(header(scope, name) for name in _ITS_OWN)
-        ):
-            scope[AGAIN_KEY] = self._health_again
+        own = any(header(scope, name) for name in _ITS_OWN)
+        if scope["method"] == "GET" and self._guard.trusts(scope) and not own:
+            scope[AGAIN_KEY] = partial(self._health_again, scope)
         await respond(scope, send, answer.status, answer.body, headers=answer.headers)
 
     def _health(self, *, inside: bool) -> Answer:
@@ -89,8 +87,9 @@ class Pages:
         headers = _NO_STORE if ok else [*_NO_STORE, (b"retry-after", b"2")]
         return Answer(200 if ok else 503, encode(health) if inside else b"", headers)
 
-    def _health_again(self) -> Answer:
-        answer = self._health(inside=True)
+    def _health_again(self, scope: Scope) -> Answer:
+        # A first key may have come since.
+        answer = self._health(inside=self._guard.trusts(scope))
         self._metrics.responded("/health", answer.status)
         return answer
 

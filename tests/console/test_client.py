@@ -127,6 +127,7 @@ def test_nothing_there(closed_port: str) -> None:
         (http("404 Not Found", b"{}"), "status 404, not a tandem-health-1 body"),
         (http("200 OK", b"<html>"), "status 200, not a tandem-health-1 body"),
         (http("401 Unauthorized", b""), "status 401: the rest wants a token"),
+        (http("200 OK", b""), "status 200: the rest wants a token"),
         (http("200 OK", b'{"status":"ok"}'), "it says only “ok”: the rest wants a token"),
         (b"", "disconnected"),
     ],

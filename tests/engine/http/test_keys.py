@@ -104,18 +104,17 @@ def test_a_preflight_needs_no_key(keyed: httpx.Client) -> None:
     assert refused.headers["access-control-allow-origin"] == "http://localhost:3000"
 
 
-def test_health_is_public_and_its_body_wants_a_token_elsewhere(keyed: httpx.Client) -> None:
-    assert keyed.get("/health").json()["status"] == "ok"
-    elsewhere = {"X-Forwarded-For": "203.0.113.9"}
+def test_health_is_public_and_its_body_wants_a_token(keyed: httpx.Client) -> None:
+    """Also from this machine: which of its clients a proxy stands behind cannot be told."""
     for headers, sees in (
         ({}, False),
         ({"Authorization": f"Bearer {PHONE}"}, False),
         ({"Authorization": f"Bearer {METRICS}"}, True),
         ({"Authorization": f"Bearer {ADMIN}"}, True),
     ):
-        health = keyed.get("/health", headers=elsewhere | headers)
+        health = keyed.get("/health", headers=headers)
         assert (health.status_code, bool(health.content)) == (200, sees)
-        assert keyed.get("/metrics", headers=elsewhere | headers).status_code == (200 if sees else 403)
+        assert keyed.get("/metrics", headers=headers).status_code == (200 if sees else 403)
 
 
 def test_a_rotation_holds_from_the_next_request(keyed: httpx.Client, secrets_file: Path) -> None:
