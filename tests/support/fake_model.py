@@ -142,7 +142,7 @@ class FakeRunner:
 
     def _logits(self, batch: RowBatch, row: int) -> NDArray[np.float32]:
         keys, values = self._views[int(batch.slot[row])]
-        path = batch.path[batch.ancestor_start[row] : batch.ancestor_start[row + 1]]
+        path = batch.ancestors[batch.ancestor_start[row] : batch.ancestor_start[row + 1]]
         at = np.concatenate((np.arange(batch.prefix[row]), path))
         if not np.array_equal(keys[at], ~values[at]):
             raise AssertionError(f"row {row} sees KV rows whose K and V do not belong together")
