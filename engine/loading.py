@@ -14,7 +14,7 @@ from engine.cpu_runner import CpuRunner
 from engine.cuda_loading import MAX_ROWS, CudaSystem, OpenCard, TorchCuda, load_on_card
 from engine.devices import Card, Cards, Choice, choose, without_card
 from engine.memory.trim import return_free_memory
-from engine.models.gguf_config import llama_config
+from engine.models.gguf_config import checked_config
 from engine.models.llama import LlamaConfig
 from engine.protocol import Loading
 from engine.runner import Runner
@@ -78,7 +78,7 @@ def load(config: EngineConfig, progress: Progress, system: CudaSystem | None = N
 
 
 def _loaded(config: EngineConfig, file: GgufFile, choice: Choice, cards: CudaSystem, progress: Progress) -> LoadedModel:
-    model_config = llama_config(file.metadata, file.tensors)
+    model_config = checked_config(file)
     tokenizer = load_tokenizer(file.metadata)
     if tokenizer.vocab_size != model_config.vocab:
         raise DamagedModel(
@@ -204,6 +204,9 @@ class _Counted(Mapping[str, RawTensor]):
             self._taken.add(name)
             self._done += tensor.nbytes
         return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

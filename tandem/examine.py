@@ -300,12 +300,12 @@ def _model(settings: Settings, place: Place) -> tuple[list[Line], SlotAdvice | N
 def _advise(path: Path, settings: Settings, place: Place) -> SlotAdvice:
     """Raises DamagedModel or UnsupportedModel."""
     from engine.boot import SIDE_WINDOW
-    from engine.models.gguf_config import llama_config
+    from engine.models.gguf_config import checked_config
     from engine.models.llama import kv_layout
     from engine.weights.gguf import open_gguf
 
     file = open_gguf(path)
-    config = llama_config(file.metadata, file.tensors)
+    config = checked_config(file)
     main = min(settings.max_len or config.context, config.context)
     name = settings.model if settings.model in BUILT_IN else path.stem
     served = next((one for one in running_engines() if one.model is not None and one.model.name == name), None)

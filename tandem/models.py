@@ -160,7 +160,9 @@ def _listed(model: catalog.BuiltIn) -> ListedModel:
 
 def _inspected(path: Path) -> InspectedModel:
     from engine.weights.gguf import DamagedModel, read_header
+    from engine.weights.shards import shard_sentence
 
+    header = None
     try:
         header = read_header(path)
         metadata = header.metadata
@@ -186,20 +188,22 @@ def _inspected(path: Path) -> InspectedModel:
             refusal=_refusal(path),
         )
     except DamagedModel as why:
-        raise CommandError(str(why)) from why
+        # A later shard of a split model has none of the metadata.
+        shard = shard_sentence(path, header.metadata) if header is not None else None
+        raise CommandError(str(why) if shard is None else f"{path}: {shard}") from why
     except OSError as why:
         raise CommandError(f"{path} cannot be read: {why.strerror or why}") from why
 
 
 def _refusal(path: Path) -> str | None:
     """Why the file cannot be run, by the same steps that loading takes before it packs weights."""
-    from engine.models.gguf_config import llama_config
+    from engine.models.gguf_config import checked_config
     from engine.tokenizer import load_tokenizer
     from engine.weights.gguf import UnsupportedModel, open_gguf
 
     try:
         file = open_gguf(path)
-        llama_config(file.metadata, file.tensors)
+        checked_config(file)
         load_tokenizer(file.metadata)
     except UnsupportedModel as why:
         return str(why).removeprefix(f"{path}: ")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from engine.models.llama import LlamaConfig, RopeScaling
-from engine.weights.gguf import DamagedModel, Metadata, UnsupportedModel
+import numpy as np
+
+from engine.models.llama import LlamaConfig, RopeScaling, tensors_read
+from engine.weights.gguf import DamagedModel, GgufFile, Metadata, UnsupportedModel
+from kernels.program import vector
 from kernels.quant_types import RawTensor
 
 
@@ -26,6 +30,49 @@ ARCHITECTURES: Mapping[str, Variant] = MappingProxyType({
     "qwen3": Variant(qk_norm=True),
 })  # fmt: skip
 ROPE_SCALINGS = ("none", "linear", "yarn")
+
+
+UNUSED_TENSORS = (
+    # Inverse rotary frequencies that early converters stored beside the metadata that give them.
+    r"blk\.\d+\.attn_rot_embd\.weight",
+    r"blk\.\d+\.attn\.rotary_emb\.inv_freq",
+)
+"""Tensors (as patterns of their whole names) that a file may hold and no forward needs. Any other that a forward does
+not read is refused, since the answers would be wrong without a word."""
+
+SHOWN_NAMES = 4
+
+
+def checked_config(file: GgufFile) -> LlamaConfig:
+    """The configuration of a file whose every tensor is read or known to be unneeded, has the shape that is expected,
+    and holds finite numbers where it is a vector. Raises as `llama_config` does, and OSError."""
+    config = llama_config(file.metadata, file.tensors)
+    try:
+        read = tensors_read(config, file.tensors)
+        unneeded = re.compile("|".join(UNUSED_TENSORS))
+        unread = [name for name in file.tensors if name not in read and not unneeded.fullmatch(name)]
+        if unread:
+            raise UnsupportedModel(
+                f"{file.path}: {_shown(unread)} cannot be applied yet in a model of architecture "
+                f"{file.metadata.text('general.architecture')}"
+            )
+        for name in file.tensors:
+            if name in read and len(file.tensors[name].shape) == 1:
+                bad = int(np.count_nonzero(~np.isfinite(vector(file.tensors[name]))))
+                if bad:
+                    raise DamagedModel(f"{file.path}: {name} holds {bad} values that are NaN or infinite")
+    except (DamagedModel, UnsupportedModel):
+        raise
+    except ValueError as error:
+        raise DamagedModel(f"{file.path}: {error}") from error
+    return config
+
+
+def _shown(names: Sequence[str]) -> str:
+    """A few of a file's names, as a terminal may be shown them."""
+    shown = ["".join(c if c.isprintable() else "\ufffd" for c in name[:80]) for name in names[:SHOWN_NAMES]]
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return f"{'tensor' if len(names) == 1 else 'tensors'} {', '.join(shown)}{more}"
 
 
 def llama_config(metadata: Metadata, tensors: Mapping[str, RawTensor]) -> LlamaConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,6 +126,9 @@ class TensorSource:
     def get(self, name: str) -> RawTensor | None:
         return self._tensors.get(name)
 
+    def has(self, name: str) -> bool:
+        return name in self._tensors
+
     def take(self, name: str, *shape: int) -> RawTensor:
         """The tensor; raises ValueError where it is missing or of another shape."""
         tensor = self._tensors.get(name)
@@ -134,6 +137,55 @@ class TensorSource:
         if tuple(tensor.shape) != shape:
             raise ValueError(f"{name}: shape {tuple(tensor.shape)} where {shape} is expected")
         return tensor
+
+
+class _ReadNames(Mapping[str, RawTensor]):
+    """Tensors that note which of them were asked for."""
+
+    def __init__(self, tensors: Mapping[str, RawTensor]) -> None:
+        self._tensors = tensors
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> RawTensor:
+        tensor = self._tensors[name]
+        self.names.add(name)
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class _NoOps:
+    """Implements `kernels.program.Ops` by doing nothing: for what a forward would read."""
+
+    def embed(self, table: RawTensor) -> None: ...
+
+    def project(self, x: None, norm: Norm, parts: Sequence[Linear]) -> None: ...
+
+    def rotate_store(
+        self, qkv: None, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
+    ) -> None: ...
+
+    def attend(self, q: None, heads: Heads, layer: int) -> None: ...
+
+    def add_linear(self, residual: None, x: None, linear: Linear) -> None: ...
+
+    def project_gated(self, x: None, norm: Norm, gate: Linear, up: Linear) -> None: ...
+
+    def head(self, x: None, norm: Norm, linear: Linear) -> None: ...
+
+
+def tensors_read(config: LlamaConfig, tensors: Mapping[str, RawTensor]) -> set[str]:
+    """The names of the tensors that a forward of the model reads. Raises ValueError as `record` does."""
+    noted = _ReadNames(tensors)
+    record(_NoOps(), config, noted)
+    return noted.names
 
 
 def record(ops: Ops[V], config: LlamaConfig, tensors: Mapping[str, RawTensor]) -> None:
@@ -152,13 +204,15 @@ def record(ops: Ops[V], config: LlamaConfig, tensors: Mapping[str, RawTensor]) -
     x = ops.embed(source.take("token_embd.weight", config.vocab, config.hidden))
     for layer in range(config.layers):
         at = f"blk.{layer}"
+        # A Llama may have them too. Where one of the three is missing, the others are not read.
+        biased = config.qkv_bias or all(source.has(f"{at}.attn_{part}.bias") for part in "qkv")
         qkv = ops.project(
             x,
             norm(f"{at}.attn_norm", config.hidden),
             [
-                linear(f"{at}.attn_q", heads.q_width, config.hidden, config.qkv_bias),
-                linear(f"{at}.attn_k", heads.kv_width, config.hidden, config.qkv_bias),
-                linear(f"{at}.attn_v", heads.kv_width, config.hidden, config.qkv_bias),
+                linear(f"{at}.attn_q", heads.q_width, config.hidden, biased),
+                linear(f"{at}.attn_k", heads.kv_width, config.hidden, biased),
+                linear(f"{at}.attn_v", heads.kv_width, config.hidden, biased),
             ],
         )
         q_norm = norm(f"{at}.attn_q_norm", config.head_dim) if config.qk_norm else None

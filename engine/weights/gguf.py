@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from engine.weights.errors import DamagedModel, UnsupportedModel
 from engine.weights.model_file import ModelFile
+from engine.weights.shards import shard_sentence
 from kernels.quant_types import BLOCKS, QuantType, RawTensor
 
 __all__ = ["DamagedModel", "GgufFile", "GgufHeader", "Metadata", "UnsupportedModel", "open_gguf", "read_header"]
@@ -179,10 +180,13 @@ def read_header(path: Path) -> GgufHeader:
 def open_gguf(path: Path) -> GgufFile:
     """Open a file whose tensors can all be run; shapes and bytes of each as in `RawTensor`.
 
-    Raises DamagedModel as `read_header` does, UnsupportedModel where a tensor has a form that no backend runs.
+    Raises DamagedModel as `read_header` does, UnsupportedModel where it is a shard of a split model, or where a
+    tensor has a form that no backend runs.
     """
     source = ModelFile(path)
     header = _header(source)
+    if shard := shard_sentence(path, header.metadata):
+        raise UnsupportedModel(f"{path}: {shard}")
     refused = sorted({info.form.name for info in header.infos.values()} - set(RUNNABLE))
     if refused:
         names = ", ".join(name.upper() for name in refused)
@@ -207,11 +211,12 @@ def _header(source: ModelFile) -> GgufHeader:
         size = min(HEADER_READ, source.bytes)
         while True:
             data = source.read(0, size).tobytes()
-            if not data.startswith(MAGIC):
-                start = data[: len(MAGIC)]
-                raise DamagedModel(f"{source.path}: not a GGUF file: it starts with {start!r}, expected {MAGIC!r}")
             try:
                 return _Cursor(source.path, data, source.bytes).header()
+            except DamagedModel as error:
+                if shard := shard_sentence(source.path, {}):
+                    raise DamagedModel(f"{error}; by its name, {shard}") from error
+                raise
             except _ReadMore:
                 if size == MAX_HEADER:
                     raise DamagedModel(f"{source.path}: the header is longer than {MAX_HEADER} bytes") from None
@@ -233,6 +238,8 @@ class _Cursor:
         self.at = len(MAGIC)
 
     def header(self) -> GgufHeader:
+        if not self.data.startswith(MAGIC):
+            raise self.bad(f"not a GGUF file: it starts with {self.data[: len(MAGIC)]!r}, expected {MAGIC!r}")
         version = self.number("<I", "version")
         if version not in VERSIONS:
             # A big-endian file shows here as 3 << 24.

@@ -8,12 +8,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType
 
 from engine import catalog
 from tandem.cli import run
 from tandem.exits import Exit
+from tests.engine.weights.test_shards import later_shard
 from tests.support.gguf_files import ABSENT, TinyLlama, write_tiny_llama
 
 
@@ -78,6 +80,11 @@ def test_inspect_a_path_and_a_name(cache: Path, capsys: pytest.CaptureFixture[st
         (TinyLlama(metadata={"llama.rope.scaling.type": "longrope"}), "longrope"),
         (TinyLlama(metadata={"tokenizer.ggml.pre": "tekken"}), "tekken"),
         (TinyLlama(metadata={"general.architecture": "gemma"}), "architecture 'gemma' cannot be run yet"),
+        (
+            TinyLlama(tensors={"blk.0.attn_output.bias": np.ones(64, np.float32)}),
+            "tensor blk.0.attn_output.bias cannot",
+        ),
+        (TinyLlama(metadata={"split.count": 2, "split.no": 0}), "this is shard 1 of 2 of a split model"),
     ],
 )
 def test_inspect_says_why_a_whole_file_cannot_run(
@@ -102,7 +109,14 @@ def test_names_of_a_file_reach_no_terminal_raw(tmp_path: Path, capsys: pytest.Ca
     assert "\x1b" not in capsys.readouterr().out
 
 
+def test_a_later_shard_is_named_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "inspect", str(later_shard(tmp_path / "m-00002-of-00002.gguf"))]) == Exit.FAILURE
+    assert "this is shard 2 of 2 of a split model; m-00001-of-00002.gguf missing in" in capsys.readouterr().err
+
+
 def test_misuse_and_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spoilt = TinyLlama(tensors={"output_norm.weight": np.full(64, np.nan, np.float32)})
+    write_tiny_llama(tmp_path / "nan.gguf", spoilt)
     damaged = tmp_path / "cut.gguf"
     damaged.write_bytes(write_tiny_llama(tmp_path / "whole.gguf").read_bytes()[:5000])
     cases = [
@@ -110,6 +124,7 @@ def test_misuse_and_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["pull", "nothing"], Exit.USAGE, "unknown model 'nothing'"),
         (["pull"], Exit.USAGE, "NAME"),
         (["inspect", str(damaged)], Exit.FAILURE, "cut.gguf: "),
+        (["inspect", str(tmp_path / "nan.gguf")], Exit.FAILURE, "output_norm.weight holds 64 values that are NaN"),
         (["inspect", catalog.DEFAULT_MODEL], Exit.FAILURE, "`tandem models pull smollm2-135m` fetches it"),
     ]
     for args, code, message in cases:
