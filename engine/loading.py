@@ -22,7 +22,7 @@ from engine.state import KvMemory
 from engine.tokenizer import GgufTokenizer, load_tokenizer
 from engine.weights.gguf import DamagedModel, GgufFile, Metadata, open_gguf
 from kernels.cpu.backend import choose as choose_backend
-from kernels.cpu.threads import available
+from kernels.cpu.cores import read_cores
 from kernels.quant_types import RawTensor
 
 ROWS = 128
@@ -118,11 +118,15 @@ def _on_cpu(
 ) -> _Placed:
     progress(Loading(stage=KERNELS, done_bytes=0, total_bytes=0, eta_s=None))
     backend = choose_backend(config.cpu_backend)
+    cores = read_cores()
+    threads = config.threads or cores.usable
+    if cores.reason is not None:
+        records.few_threads(threads, cores.reason)
     try:
         runner = CpuRunner(
             model_config,
             _Counted(tensors, "packing weights", progress),
-            threads=config.threads or available(),
+            threads=threads,
             max_rows=max(ROWS, min(config.prefill_chunk or 0, model_config.context), config.parallel),
             backend=backend,
         )

@@ -35,6 +35,11 @@ def routed(job: Job, place: Place, *, cached: int, waited_s: float, slot0_holder
     )
 
 
+def few_threads(threads: int, reason: str) -> None:
+    """The engine computes with fewer threads than there are cores, or with more than a quota has time for."""
+    _log.info("[device] threads", threads=threads, reason=reason)
+
+
 def ended(job: Job, last: Choice | None, ending: Ending, finish: str, now: float) -> None:
     """One request ended, however it did. `last` is the choice that ran last, if one ran."""
     first = None if last is None else last.first_token

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig, ServiceConfig
 from engine.keyring import SecretsUnusable, require_keys
@@ -13,6 +14,9 @@ from tandem.exits import CommandError, Exit
 from tandem.origins import Resolved
 from tandem.paths import config_dir, default_state_dir, shipped
 from tandem.settings import Settings
+
+if TYPE_CHECKING:
+    from kernels.cpu.cores import Cores
 
 
 def engine_config(settings: Settings, model: Path, model_name: str) -> EngineConfig:
@@ -64,18 +68,20 @@ def service_config(settings: Settings) -> ServiceConfig:
     )
 
 
-def usable_cores() -> int:
-    from kernels.cpu.threads import available
+def usable_cores() -> Cores:
+    """The cores of this process and its quota."""
+    from kernels.cpu.cores import read_cores
 
-    return available()
+    return read_cores()
 
 
 def crowded(settings: Settings) -> str | None:
     """Why the engine's threads would be in each other's way; None where each has a core."""
     cores = usable_cores()
-    if settings.threads is None or settings.threads <= cores:
+    if settings.threads is None or settings.threads <= cores.usable:
         return None
-    return f"TANDEM_THREADS asks for {settings.threads} on {cores} cores: slower than {cores}"
+    where = cores.reason or f"{cores.allowed} cores"
+    return f"TANDEM_THREADS asks for {settings.threads} on {where}: slower than {cores.usable}"
 
 
 def state_dir(settings: Settings) -> Path:

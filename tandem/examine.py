@@ -89,7 +89,7 @@ def examine(resolved: Resolved) -> DoctorReport:
     is neither known nor a file."""
     settings = resolved.settings
     driver, card = _driver(settings)
-    host = Place("host", open_probe().read(), settings, usable_cores())
+    host = Place("host", open_probe().read(), settings, usable_cores().usable)
     on_card = None if card is None else _card_place(card, settings)
     model, advice = _model(settings, on_card or host)
     lines = [
@@ -164,8 +164,14 @@ def _python() -> Line:
 
 
 def _cores(settings: Settings) -> Line:
-    why = crowded(settings)
-    return Line("cores", Verdict.NOTE if why else Verdict.OK, why or str(usable_cores()))
+    """What computes, and why with fewer threads than there are cores."""
+    cores = usable_cores()
+    if why := crowded(settings):
+        return Line("cores", Verdict.NOTE, why)
+    if cores.reason is None:
+        return Line("cores", Verdict.OK, str(cores.usable))
+    threads = settings.threads or cores.usable
+    return Line("cores", Verdict.NOTE, f"{threads} thread{'s' * (threads > 1)}: {cores.reason}")
 
 
 def _memory(what: str, place: Place) -> Line:

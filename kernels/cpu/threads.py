@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 
+from kernels.cpu.cores import read_cores
+
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
 
 def available() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The threads that this process may compute with at once: its cores, fewer under a CPU quota."""
+    return read_cores().usable

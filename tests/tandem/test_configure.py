@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels.cpu.cores import Cores
 from tandem import configure
 from tandem.configure import crowded, engine_config, service_config
 from tandem.origins import resolve
@@ -32,7 +33,10 @@ def test_a_request_timeout_of_0_is_no_limit() -> None:
 
 
 def test_more_threads_than_cores_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configure, "usable_cores", lambda: 2)
+    monkeypatch.setattr(configure, "usable_cores", lambda: Cores(2))
     assert crowded(resolve(environ={"TANDEM_THREADS": "2"}).settings) is None
     why = crowded(resolve(environ={"TANDEM_THREADS": "3"}).settings)
     assert why == "TANDEM_THREADS asks for 3 on 2 cores: slower than 2"
+    monkeypatch.setattr(configure, "usable_cores", lambda: Cores(2, 1.5, Path("/sys/fs/cgroup/box")))
+    why = crowded(resolve(environ={"TANDEM_THREADS": "2"}).settings)
+    assert why == "TANDEM_THREADS asks for 2 on a CPU quota of 1.5 on 2 cores (/sys/fs/cgroup/box): slower than 1"

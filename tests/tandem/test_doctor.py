@@ -13,10 +13,13 @@ from engine.memory.nvml import CardState
 from engine.memory.sizes import size
 from engine.protocol import RoundStat
 from engine.state_dir import ServiceRecord, lock_state_dir, write_record
+from kernels.cpu.cores import Cores
+from tandem import configure, examine
 from tandem.advice import MOST_SLOTS, recommend, say
 from tandem.cli import run
 from tandem.examine import _colours
 from tandem.exits import Exit
+from tandem.origins import resolve
 from tandem.paths import default_state_dir
 from tests.support.models import default_model
 
@@ -236,3 +239,17 @@ def test_tuning_needs_a_card(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == "tandem: doctor --tune measures a CUDA card, and the CUDA driver shows no card\n"
+
+
+def test_a_cpu_quota_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One CPU's time on two cores is one thread, and the reason is there."""
+
+    def cores(held: Cores, **environ: str) -> str:
+        monkeypatch.setattr(examine, "usable_cores", lambda: held)
+        monkeypatch.setattr(configure, "usable_cores", lambda: held)
+        return examine._cores(resolve(environ=environ).settings).detail
+
+    limited = Cores(2, 1.0, Path("/sys/fs/cgroup/box"))
+    assert cores(limited) == "1 thread: a CPU quota of 1 on 2 cores (/sys/fs/cgroup/box)"
+    assert cores(limited, TANDEM_THREADS="2").startswith("TANDEM_THREADS asks for 2 on a CPU quota of 1 on 2 cores")
+    assert cores(Cores(2, 2.0, Path("/x"))) == cores(Cores(2)) == "2"
