@@ -11,7 +11,7 @@ import msgspec
 from engine import records
 from engine.cache.resident import IdleConversations, ResidentLevel
 from engine.config import EngineConfig
-from engine.devices import UnusableDevice, without_card
+from engine.devices import UnusableDevice, without_gpu
 from engine.inbox import Inbox
 from engine.kv.layout import KvLayout
 from engine.kv.pool import KvPool
@@ -33,8 +33,8 @@ MIN_ROOM = 16_384
 CHUNK_ROWS = 64
 """Prompt rows between two rounds where no setting names them. On a CPU they are read as fast as 128 a chunk, and a
 stream beside the read waits half as long."""
-DECODE_SHARE, CARD_DECODE_SHARE = 0.5, 0.35
-"""The share of the time that decoding keeps where no setting names it: on the host, and on a card, where a chunk is
+DECODE_SHARE, GPU_DECODE_SHARE = 0.5, 0.35
+"""The share of the time that decoding keeps where no setting names it: on the host, and on a GPU, where a chunk is
 over so soon that a prompt need not take more than 1.6 times as long to read beside others as alone."""
 
 Progress = Callable[[Loading], None]
@@ -82,10 +82,10 @@ def resolve_windows(config: EngineConfig, model_len: int) -> Windows:
 
 
 def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -> EngineState:
-    """Load the model and build what serves it; with "auto", on the CPU where the card turns out not to do.
+    """Load the model and build what serves it; with "auto", on the CPU where the GPU turns out not to do.
 
     Raises what loading raises, ValueError for settings that make no sense, CommitRefused where whole windows cannot be
-    backed, UnusableDevice where a card that was named does not do.
+    backed, UnusableDevice where a GPU that was named does not do.
     """
     try:
         return _build(config, parts, inbox, progress)
@@ -95,7 +95,7 @@ def boot(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress) -
         reason = str(why)
     records.on_cpu(reason)
     state = _build(replace(config, device="cpu"), parts, inbox, progress)
-    backend = without_card(state.info.backend or "cpu", reason)
+    backend = without_gpu(state.info.backend or "cpu", reason)
     state.info = msgspec.structs.replace(state.info, backend=backend)
     return state
 
@@ -105,16 +105,16 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
     baseline = host.read()
     share = DecodeShare(DECODE_SHARE if config.decode_share is None else config.decode_share)
     model = parts.load(config, progress)
-    card = model.kv_memory
-    if card is not None and config.decode_share is None:
-        share = DecodeShare(CARD_DECODE_SHARE)
-    probe = host if card is None else SteadyProbe(card.probe, parts.clock)
-    if card is not None:
-        baseline = card.baseline
+    gpu = model.kv_memory
+    if gpu is not None and config.decode_share is None:
+        share = DecodeShare(GPU_DECODE_SHARE)
+    probe = host if gpu is None else SteadyProbe(gpu.probe, parts.clock)
+    if gpu is not None:
+        baseline = gpu.baseline
     windows = resolve_windows(config, model.served.max_len)
     runner = model.runner
     floors = default_floors(baseline.total, config.floor_bytes, config.hard_floor_bytes)
-    pooled = config.kv_pool and (card is None or card.whole_windows is None)
+    pooled = config.kv_pool and (gpu is None or gpu.whole_windows is None)
     backing = KvBacking.POOLED if pooled else KvBacking.WHOLE_WINDOW
     fit = fit_slots(
         config.parallel,
@@ -129,13 +129,13 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
     kept = windows.slots[: fit.slots]
     # Whole windows are backed here, before there is anything to give back.
     alone = HardFloor(probe, floors.hard_floor, PressureLadder())
-    if card is None:
+    if gpu is None:
         pool = KvPool(runner.layout, kept, margin_rows=config.kv_margin_rows, backing=backing, guard=alone)
     else:
-        pool = _card_pool(card, runner.layout, kept, config.kv_margin_rows, backing, alone)
+        pool = _gpu_pool(gpu, runner.layout, kept, config.kv_margin_rows, backing, alone)
     slots = tuple(Slot(i, window) for i, window in enumerate(kept))
     resident = ResidentLevel()
-    allocator = [] if card is None else [card.blocks]
+    allocator = [] if gpu is None else [gpu.blocks]
     ladder = PressureLadder([*allocator, *_rungs(slots, resident, pool)], clock=parts.clock)
     pool.guard = HardFloor(probe, floors.hard_floor, ladder)
     runner.attach(pool, len(slots))
@@ -151,7 +151,7 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
         slots=slots,
         slots_reason=fit.reason,
         min_room=windows.min_room,
-        chunk=min(config.prefill_chunk or (CHUNK_ROWS if card is None else runner.max_rows), runner.max_rows),
+        chunk=min(config.prefill_chunk or (CHUNK_ROWS if gpu is None else runner.max_rows), runner.max_rows),
         resident=resident,
         memory=MemoryDesk(probe, floors, SplitMeter(baseline), ladder, ReservationLedger(), host),
         share=share,
@@ -159,16 +159,16 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
     )
 
 
-def _card_pool(
-    card: KvMemory, layout: KvLayout, windows: tuple[int, ...], margin_rows: int, backing: KvBacking, guard: HardFloor
+def _gpu_pool(
+    gpu: KvMemory, layout: KvLayout, windows: tuple[int, ...], margin_rows: int, backing: KvBacking, guard: HardFloor
 ) -> KvPool:
-    """Raises UnusableDevice where the card has not the addresses, or not the memory for whole windows."""
+    """Raises UnusableDevice where the GPU has not the addresses, or not the memory for whole windows."""
     try:
-        return KvPool(layout, windows, margin_rows=margin_rows, backing=backing, guard=guard, ranges=card.ranges)
+        return KvPool(layout, windows, margin_rows=margin_rows, backing=backing, guard=guard, ranges=gpu.ranges)
     except (OSError, MemoryError) as error:
         need = sum(windows) * layout.row_bytes
         raise UnusableDevice(
-            f"{card.name}: {len(windows)} windows of {max(windows)} tokens and less need {size(need)} of addresses, "
+            f"{gpu.name}: {len(windows)} windows of {max(windows)} tokens and less need {size(need)} of addresses, "
             f"which cannot be reserved ({error}); lower TANDEM_MAX_LEN, TANDEM_SIDE_MAX_LEN or TANDEM_PARALLEL"
         ) from error
 

@@ -16,7 +16,7 @@ class EngineConfig:
     """What an engine is started with. Sizes in bytes, times in seconds, lengths in tokens.
 
     None means "by the box": `max_len` the model's own window as far as the box holds it, `side_max_len` min(65,536,
-    max_len), `decode_share` 0.5 and on a card 0.35, `floor_bytes` min(15 GiB, 10 % of total), `hard_floor_bytes`
+    max_len), `decode_share` 0.5 and on a GPU 0.35, `floor_bytes` min(15 GiB, 10 % of total), `hard_floor_bytes`
     two thirds of the floor, `side_min_room` min(16,384, a quarter of the side window), `threads` the cores this
     process may use. `cpu_backend` is `auto`, `native` or `torch` (`kernels.cpu.backend`). A `request_timeout_s` of
     infinity is no limit. The ledger of requests lies in `state_dir`, for `ledger_days` and `ledger_rows` at most; 0

@@ -1,6 +1,6 @@
-"""A model on a CUDA card: whether it fits, the upload of its weights, and the memory that its KV will lie in.
+"""A model on a CUDA GPU: whether it fits, the upload of its weights, and the memory that its KV will lie in.
 
-Torch is imported where a card is used and no sooner: a process that serves on the CPU starts without it.
+Torch is imported where a GPU is used and no sooner: a process that serves on the CPU starts without it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.devices import Card, Cards, UnusableDevice, look
+from engine.devices import Gpu, Gpus, UnusableDevice, look
 from engine.kv.cuda_driver import supported
 from engine.kv.cuda_vmm import device_ranges
 from engine.kv.page_stock import DeviceDriver, PageStock
 from engine.kv.ranges import RangeBacking
-from engine.memory.card import Allocator, AllocatorBlocks, CardProbe
+from engine.memory.gpu import Allocator, AllocatorBlocks, GpuProbe
 from engine.memory.probe import MemoryReading
 from engine.memory.sizes import size
 from engine.models.llama import LlamaConfig
@@ -27,7 +27,7 @@ from kernels.gpu.tiles import row_counts
 from kernels.quant_types import QuantType, RawTensor
 
 MAX_ROWS = 512
-"""Rows of a prompt chunk where no setting names them: a card reads many rows as fast as few."""
+"""Rows of a prompt chunk where no setting names them: a GPU reads many rows as fast as few."""
 
 _UNPACK_TABLE = 14
 """Bytes that a value of the embedding table takes for a moment while it is unpacked: the file's, float32 terms and the
@@ -43,7 +43,7 @@ _PACKED_BITS = {
 Progress = Callable[[Loading], None]
 
 
-class CardRunner(Runner, Protocol):
+class GpuRunner(Runner, Protocol):
     """A runner with what `/health` says of it."""
 
     backend: str
@@ -58,8 +58,8 @@ class CardRunner(Runner, Protocol):
     def weight_forms(self) -> list[WeightForm]: ...
 
 
-class OpenCard(Protocol):
-    """One card, its context current in the engine's thread."""
+class OpenGpu(Protocol):
+    """One GPU, its context current in the engine's thread."""
 
     @property
     def allocator(self) -> Allocator: ...
@@ -74,30 +74,30 @@ class OpenCard(Protocol):
 
     def runner(
         self, config: LlamaConfig, tensors: Mapping[str, RawTensor], *, max_rows: int, positions: int
-    ) -> CardRunner: ...
+    ) -> GpuRunner: ...
 
 
 class CudaSystem(Protocol):
-    """The cards of this box."""
+    """The GPUs of this box."""
 
-    def look(self) -> Cards: ...
+    def look(self) -> Gpus: ...
 
-    def open(self, card: Card) -> OpenCard:
+    def open(self, gpu: Gpu) -> OpenGpu:
         """Raises UnusableDevice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class OnCard:
-    """A model on a card."""
+class OnGpu:
+    """A model on a GPU."""
 
-    runner: CardRunner
+    runner: GpuRunner
     memory: KvMemory
 
 
-def load_on_card(
-    opened: OpenCard,
-    card: Card,
+def load_on_gpu(
+    opened: OpenGpu,
+    gpu: Gpu,
     config: LlamaConfig,
     tensors: Mapping[str, RawTensor],
     progress: Progress,
@@ -105,27 +105,27 @@ def load_on_card(
     parallel: int,
     max_rows: int,
     positions: int,
-) -> OnCard:
-    """Put the weights on the card, compile the kernels of its passes, and prepare the KV's memory.
+) -> OnGpu:
+    """Put the weights on the GPU, compile the kernels of its passes, and prepare the KV's memory.
 
-    Raises UnusableDevice where the card has not the memory, or its kernels cannot run the model.
+    Raises UnusableDevice where the GPU has not the memory, or its kernels cannot run the model.
     """
     allocator = opened.allocator
-    baseline = CardProbe(allocator).read()
-    _refuse_size(card, tensors, baseline.available)
+    baseline = GpuProbe(allocator).read()
+    _refuse_size(gpu, tensors, baseline.available)
     try:
         runner = opened.runner(config, tensors, max_rows=max_rows, positions=positions)
     except (ValueError, RuntimeError, OSError, ImportError) as error:
-        raise _refusal(card, baseline, error) from error
+        raise _refusal(gpu, baseline, error) from error
     sizes = passes_to_compile(parallel, max_rows)
     for done, (slots, rows) in enumerate(sizes):
         progress(Loading(stage="compiling kernels", done_bytes=done, total_bytes=len(sizes), eta_s=None))
         try:
             runner.warm_up(slots, rows)
         except Exception as error:
-            raise _refusal(card, baseline, error) from error
+            raise _refusal(gpu, baseline, error) from error
     allocator.empty()
-    return OnCard(runner, card_memory(opened, card, baseline))
+    return OnGpu(runner, gpu_memory(opened, gpu, baseline))
 
 
 def passes_to_compile(parallel: int, max_rows: int) -> list[tuple[int, int]]:
@@ -133,26 +133,26 @@ def passes_to_compile(parallel: int, max_rows: int) -> list[tuple[int, int]]:
     return [(n, 1) for n in _powers(parallel)] + [(1, min(n, max_rows)) for n in row_counts(max_rows)[1:]]
 
 
-def card_memory(opened: OpenCard, card: Card, baseline: MemoryReading) -> KvMemory:
-    """The card's memory as the KV will lie in it; `baseline` is what it had before anything was loaded."""
+def gpu_memory(opened: OpenGpu, gpu: Gpu, baseline: MemoryReading) -> KvMemory:
+    """The GPU's memory as the KV will lie in it; `baseline` is what it had before anything was loaded."""
     allocator = opened.allocator
     driver = opened.driver()
     blocks = AllocatorBlocks(allocator)
     if isinstance(driver, str):
-        return KvMemory(card.device, CardProbe(allocator), baseline, opened.plain(), blocks, whole_windows=driver)
+        return KvMemory(gpu.device, GpuProbe(allocator), baseline, opened.plain(), blocks, whole_windows=driver)
     stock = PageStock(driver)
-    return KvMemory(card.device, CardProbe(allocator, stock), baseline, device_ranges(stock), blocks)
+    return KvMemory(gpu.device, GpuProbe(allocator, stock), baseline, device_ranges(stock), blocks)
 
 
-def _refusal(card: Card, before: MemoryReading, error: Exception) -> UnusableDevice:
+def _refusal(gpu: Gpu, before: MemoryReading, error: Exception) -> UnusableDevice:
     import torch
 
     if isinstance(error, torch.OutOfMemoryError):
         return UnusableDevice(
-            f"{card.device} ({card.name}) ran out of memory while the model was put there: "
+            f"{gpu.device} ({gpu.name}) ran out of memory while the model was put there: "
             f"{size(before.available)} of {size(before.total)} was available before; use a smaller model or cpu"
         )
-    return UnusableDevice(f"{card.device} ({card.name}) cannot run this model: {error}")
+    return UnusableDevice(f"{gpu.device} ({gpu.name}) cannot run this model: {error}")
 
 
 def _powers(most: int) -> list[int]:
@@ -160,7 +160,7 @@ def _powers(most: int) -> list[int]:
     return sorted({*(1 << i for i in range(most.bit_length())), most})
 
 
-def _refuse_size(card: Card, tensors: Mapping[str, RawTensor], available: int) -> None:
+def _refuse_size(gpu: Gpu, tensors: Mapping[str, RawTensor], available: int) -> None:
     weights = room = 0
     for name in tensors:
         tensor = tensors[name]
@@ -180,7 +180,7 @@ def _refuse_size(card: Card, tensors: Mapping[str, RawTensor], available: int) -
     if weights + room > available:
         fits = max(0, available - room)
         raise UnusableDevice(
-            f"{card.device} ({card.name}) has {size(available)} available of {size(card.total)}, and this model takes "
+            f"{gpu.device} ({gpu.name}) has {size(available)} available of {size(gpu.total)}, and this model takes "
             f"{size(weights)} of weights there and up to {size(room)} more while they are unpacked: weights of "
             f"{size(fits)} would fit"
         )
@@ -188,7 +188,7 @@ def _refuse_size(card: Card, tensors: Mapping[str, RawTensor], available: int) -
 
 def _let_segments_grow(index: int) -> None:
     """Have torch's allocator map pages, so that what loading frees goes back though weights lie beside it. Torch reads
-    this before its first allocation. A card whose driver cannot map pages keeps plain segments, and a user's own
+    this before its first allocation. A GPU whose driver cannot map pages keeps plain segments, and a user's own
     settings stay."""
     given = any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
     if not given and supported(index) is None:
@@ -196,20 +196,20 @@ def _let_segments_grow(index: int) -> None:
 
 
 class TorchCuda:
-    """The cards that the driver shows (implements CudaSystem)."""
+    """The GPUs that the driver shows (implements CudaSystem)."""
 
-    def look(self) -> Cards:
+    def look(self) -> Gpus:
         return look()
 
-    def open(self, card: Card) -> OpenCard:
-        _let_segments_grow(card.index)
+    def open(self, gpu: Gpu) -> OpenGpu:
+        _let_segments_grow(gpu.index)
         import torch
 
-        from engine.torch_card import TorchCard
+        from engine.torch_gpu import TorchGpu
 
         try:
             if not torch.cuda.is_available():
-                raise UnusableDevice(f"{card.device}: torch {torch.__version__} cannot use the CUDA driver")
-            return TorchCard(card)
+                raise UnusableDevice(f"{gpu.device}: torch {torch.__version__} cannot use the CUDA driver")
+            return TorchGpu(gpu)
         except RuntimeError as error:
-            raise UnusableDevice(f"{card.device} ({card.name}) does not start: {error}") from error
+            raise UnusableDevice(f"{gpu.device} ({gpu.name}) does not start: {error}") from error

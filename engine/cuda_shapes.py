@@ -1,4 +1,4 @@
-"""A shape's decode steps on a CUDA card: random weights made there, captured steps, bits of a row alone and among."""
+"""A shape's decode steps on a CUDA GPU: random weights made there, captured steps, bits of a row alone and among."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SeededWeights:
 
 
 def random_packed(form: PackedFormat, n: int, k: int, generator: torch.Generator | None = None) -> Packed:
-    """Random packed weights on the card whose values, times alpha, are of about k**-0.5: codes are bits as they come,
+    """Random packed weights on the GPU whose values, times alpha, are of about k**-0.5: codes are bits as they come,
     scales lie where packing would put them."""
     shape = (n // TILE, k // STEP)
 
@@ -155,10 +155,10 @@ def decode_graph(program: CudaProgram, slots: Slots, n: int, context: int, vocab
     return graph
 
 
-def run_on_card(
+def run_on_gpu(
     config: llama.LlamaConfig, form: ShapeForm, rows: Sequence[int], *, context: int, seed: int, repeats: int = 30
 ) -> ShapeRun:
-    """Time captured decode steps of `rows` requests with `context` tokens each on the current card, and compare each
+    """Time captured decode steps of `rows` requests with `context` tokens each on the current GPU, and compare each
     row's logits with alone. Raises torch.OutOfMemoryError where the shape does not fit."""
     rate = read_rate()
     torch.cuda.empty_cache()

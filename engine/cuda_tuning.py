@@ -1,4 +1,4 @@
-"""Measures a card for a model: which products it computes, their tiles, and the file that keeps them."""
+"""Measures a GPU for a model: which products it computes, their tiles, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from engine.cuda_shapes import PACKED_AS as SHAPE_FORMS
 from engine.cuda_shapes import random_packed
-from engine.devices import Card
+from engine.devices import Gpu
 from engine.models.llama import LlamaConfig
 from engine.shapes import SHAPES, ShapeForm
 from kernels.gpu import nvrtc
@@ -23,7 +23,7 @@ from kernels.quant_types import QuantType, RawTensor
 
 
 def products_of(config: LlamaConfig, tensors: Mapping[str, RawTensor], *, packs: bool) -> list[Product]:
-    """The distinct products of a model's file as a card computes them; `packs` as in `FileWeights`."""
+    """The distinct products of a model's file as a GPU computes them; `packs` as in `FileWeights`."""
     dtype = torch.bfloat16 if tensors["token_embd.weight"].quant_type is QuantType.BF16 else torch.float16
     packs = packs and dtype is torch.float16
 
@@ -69,21 +69,21 @@ def shape_products(forms: tuple[ShapeForm, ...] = (ShapeForm.BF16, ShapeForm.Q4)
     return list(found)
 
 
-def tune_card(card: Card, model: Path | None, say: Callable[[str], None]) -> Path:
-    """Measure `card` for the products of the file `model`, or of the bench's shapes, and keep the tiles beside what was
+def tune_gpu(gpu: Gpu, model: Path | None, say: Callable[[str], None]) -> Path:
+    """Measure `gpu` for the products of the file `model`, or of the bench's shapes, and keep the tiles beside what was
     measured earlier. Returns the file. Raises DamagedModel or UnsupportedModel for the model, OSError where the tiles
-    cannot be kept, RuntimeError where the card fails."""
+    cannot be kept, RuntimeError where the GPU fails."""
     from engine.models.gguf_config import llama_config
     from engine.weights.gguf import open_gguf
 
-    torch.cuda.set_device(card.index)
+    torch.cuda.set_device(gpu.index)
     if model is not None:
         file = open_gguf(model)
         products = products_of(llama_config(file.metadata, file.tensors), file.tensors, packs=nvrtc.available())
     else:
         products = shape_products()
     found = tune(products, random_packed, say)
-    path = path_for(card.name)
+    path = path_for(gpu.name)
     try:
         earlier = read(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Which device a model runs on: what was asked for, which cards the driver shows, and why one cannot be used.
+"""Which device a model runs on: what was asked for, which GPUs the driver shows, and why one cannot be used.
 
 The driver is asked directly, since importing torch takes seconds: `tandem doctor` uses this too.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 LEAST_CAPABILITY = (8, 0)
-"""Cards from Ampere on: bf16 products and asynchronous copies."""
+"""Gpus from Ampere on: bf16 products and asynchronous copies."""
 
 _NO_DEVICE = 100
 _MAJOR, _MINOR = 75, 76
@@ -23,7 +23,7 @@ class UnusableDevice(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Gpu:
     """One CUDA device as the driver numbers it; `total` in bytes."""
 
     index: int
@@ -37,79 +37,79 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
-    """The cards of this box; `missing` says why there are none, where that is so."""
+class Gpus:
+    """The GPUs of this box; `missing` says why there are none, where that is so."""
 
-    found: tuple[Card, ...]
+    found: tuple[Gpu, ...]
     missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where the model is to run: on `card`, or on the CPU where it is None; `reason` is why "auto" took no card."""
+    """Where the model is to run: on `gpu`, or on the CPU where it is None; `reason` is why "auto" took no GPU."""
 
-    card: Card | None
+    gpu: Gpu | None
     reason: str | None
 
 
-def choose(wanted: str, cards: Cards) -> Choice:
-    """The device for "auto", "cpu" or "cuda[:i]". Raises UnusableDevice for a card that was named and cannot be used.
+def choose(wanted: str, gpus: Gpus) -> Choice:
+    """The device for "auto", "cpu" or "cuda[:i]". Raises UnusableDevice for a GPU that was named and cannot be used.
 
-    "auto" takes the first card that can be used.
+    "auto" takes the first GPU that can be used.
     """
     if wanted == "cpu":
         return Choice(None, None)
     if wanted == "auto":
-        usable = [card for card in cards.found if too_old(card) is None]
-        return Choice(usable[0], None) if usable else Choice(None, _why_none(cards))
+        usable = [gpu for gpu in gpus.found if too_old(gpu) is None]
+        return Choice(usable[0], None) if usable else Choice(None, _why_none(gpus))
     named = re.fullmatch(r"cuda(?::([0-9]+))?", wanted)
     if named is None:
         raise UnusableDevice(f"device is {wanted!r}, allowed are auto, cpu and cuda[:i]")
-    if not cards.found:
-        raise UnusableDevice(f"device is {wanted!r}, but {_why_none(cards)}; use auto or cpu")
+    if not gpus.found:
+        raise UnusableDevice(f"device is {wanted!r}, but {_why_none(gpus)}; use auto or cpu")
     index = int(named[1] or 0)
-    if index >= len(cards.found):
-        shown = ", ".join(f"{card.device} ({card.name})" for card in cards.found)
+    if index >= len(gpus.found):
+        shown = ", ".join(f"{gpu.device} ({gpu.name})" for gpu in gpus.found)
         raise UnusableDevice(f"device is {wanted!r}, but the driver shows only {shown}")
-    old = too_old(cards.found[index])
+    old = too_old(gpus.found[index])
     if old is not None:
-        raise UnusableDevice(f"device is {wanted!r}, but {old}; use another card, auto or cpu")
-    return Choice(cards.found[index], None)
+        raise UnusableDevice(f"device is {wanted!r}, but {old}; use another GPU, auto or cpu")
+    return Choice(gpus.found[index], None)
 
 
-def too_old(card: Card) -> str | None:
-    """Why the card's generation cannot run the kernels; None where it can."""
-    if card.capability >= LEAST_CAPABILITY:
+def too_old(gpu: Gpu) -> str | None:
+    """Why the GPU's generation cannot run the kernels; None where it can."""
+    if gpu.capability >= LEAST_CAPABILITY:
         return None
-    have, need = (f"{major}.{minor}" for major, minor in (card.capability, LEAST_CAPABILITY))
-    return f"{card.device} ({card.name}) has compute capability {have}, {need} is needed"
+    have, need = (f"{major}.{minor}" for major, minor in (gpu.capability, LEAST_CAPABILITY))
+    return f"{gpu.device} ({gpu.name}) has compute capability {have}, {need} is needed"
 
 
-def without_card(backend: str, reason: str) -> str:
-    """The CPU's backend as `/health` names it, and why no card runs the model."""
+def without_gpu(backend: str, reason: str) -> str:
+    """The CPU's backend as `/health` names it, and why no GPU runs the model."""
     return f"{backend}; no GPU: {reason}"
 
 
-def _why_none(cards: Cards) -> str:
-    if cards.missing is not None:
-        return cards.missing
-    return "; ".join(filter(None, map(too_old, cards.found))) or "the driver shows no card"
+def _why_none(gpus: Gpus) -> str:
+    if gpus.missing is not None:
+        return gpus.missing
+    return "; ".join(filter(None, map(too_old, gpus.found))) or "the driver shows no GPU"
 
 
-def look() -> Cards:
-    """Ask the driver for its cards, as far as this installation could use them."""
+def look() -> Gpus:
+    """Ask the driver for its GPUs, as far as this installation could use them."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Cards((), "no CUDA driver is installed (libcuda.so.1)")
+        return Gpus((), "no CUDA driver is installed (libcuda.so.1)")
     status = driver.cuInit(0)
     if status not in (0, _NO_DEVICE):
-        return Cards((), f"the CUDA driver does not start (cuInit: error {status})")
+        return Gpus((), f"the CUDA driver does not start (cuInit: error {status})")
     count = ctypes.c_int(0)
     if status == _NO_DEVICE or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
-        return Cards((), "the CUDA driver shows no card")
+        return Gpus((), "the CUDA driver shows no GPU")
     lacking = _torch_lacks_cuda()
-    return Cards((), lacking) if lacking else Cards(tuple(_card(driver, i) for i in range(count.value)))
+    return Gpus((), lacking) if lacking else Gpus(tuple(_gpu(driver, i) for i in range(count.value)))
 
 
 def _torch_lacks_cuda() -> str | None:
@@ -120,7 +120,7 @@ def _torch_lacks_cuda() -> str | None:
     return f"the installed torch ({installed}) is built without CUDA" if installed.endswith("+cpu") else None
 
 
-def _card(driver: ctypes.CDLL, index: int) -> Card:
+def _gpu(driver: ctypes.CDLL, index: int) -> Gpu:
     handle, major, minor = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0)
     name, total = ctypes.create_string_buffer(128), ctypes.c_size_t(0)
     driver.cuDeviceGet(ctypes.byref(handle), index)
@@ -128,4 +128,4 @@ def _card(driver: ctypes.CDLL, index: int) -> Card:
     driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, handle)
     driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, handle)
     driver.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
-    return Card(index, name.value.decode(errors="replace"), (major.value, minor.value), total.value)
+    return Gpu(index, name.value.decode(errors="replace"), (major.value, minor.value), total.value)

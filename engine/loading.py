@@ -11,8 +11,8 @@ from engine.api import ServedModel
 from engine.chat_template import GgufChatTemplate
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
-from engine.cuda_loading import MAX_ROWS, CudaSystem, OpenCard, TorchCuda, load_on_card
-from engine.devices import Card, Cards, Choice, choose, without_card
+from engine.cuda_loading import MAX_ROWS, CudaSystem, OpenGpu, TorchCuda, load_on_gpu
+from engine.devices import Choice, Gpu, Gpus, choose, without_gpu
 from engine.memory.trim import return_free_memory
 from engine.models.gguf_config import checked_config
 from engine.models.llama import LlamaConfig
@@ -36,7 +36,7 @@ Progress = Callable[[Loading], None]
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model ready to run: the runner, what HTTP needs of it, its description for `/health`, and the memory that its
-    KV lies in where that is a card's."""
+    KV lies in where that is a GPU's."""
 
     runner: Runner
     served: ServedModel
@@ -58,36 +58,36 @@ class _Placed:
 def load(config: EngineConfig, progress: Progress, system: CudaSystem | None = None) -> LoadedModel:
     """Load the model of `config` onto its device; `progress` hears the stage and the bytes of weights taken.
 
-    `system` has the cards, by default those of this box. Raises DamagedModel or UnsupportedModel where the file cannot
-    be served, UnusableDevice for the device (with "auto" where a card was found and cannot hold or run the model),
+    `system` has the GPUs, by default those of this box. Raises DamagedModel or UnsupportedModel where the file cannot
+    be served, UnusableDevice for the device (with "auto" where a GPU was found and cannot hold or run the model),
     ValueError for a setting, OSError where the file cannot be read.
     """
-    cards = system or TorchCuda()
-    choice = choose(config.device, cards.look() if config.device != "cpu" else Cards(()))
+    gpus = system or TorchCuda()
+    choice = choose(config.device, gpus.look() if config.device != "cpu" else Gpus(()))
     if choice.reason is not None:
         records.on_cpu(choice.reason)
     progress(Loading(stage="reading the header", done_bytes=0, total_bytes=0, eta_s=None))
     file = open_gguf(config.model)
     try:
         with file.source.unchanged():
-            return _loaded(config, file, choice, cards, progress)
+            return _loaded(config, file, choice, gpus, progress)
     finally:
         file.source.close()
         # Every tensor passed through memory that is free again.
         return_free_memory()
 
 
-def _loaded(config: EngineConfig, file: GgufFile, choice: Choice, cards: CudaSystem, progress: Progress) -> LoadedModel:
+def _loaded(config: EngineConfig, file: GgufFile, choice: Choice, gpus: CudaSystem, progress: Progress) -> LoadedModel:
     model_config = checked_config(file)
     tokenizer = load_tokenizer(file.metadata)
     if tokenizer.vocab_size != model_config.vocab:
         raise DamagedModel(
             f"{config.model}: {tokenizer.vocab_size} tokens for {model_config.vocab} rows of token_embd.weight"
         )
-    if choice.card is None:
+    if choice.gpu is None:
         placed = _on_cpu(config, model_config, file.tensors, choice.reason, progress)
     else:
-        placed = _on_card(config, model_config, file.tensors, cards.open(choice.card), choice.card, progress)
+        placed = _on_gpu(config, model_config, file.tensors, gpus.open(choice.gpu), choice.gpu, progress)
     return LoadedModel(
         runner=placed.runner,
         served=ServedModel(
@@ -113,7 +113,7 @@ def _on_cpu(
     config: EngineConfig,
     model_config: LlamaConfig,
     tensors: Mapping[str, RawTensor],
-    no_card: str | None,
+    no_gpu: str | None,
     progress: Progress,
 ) -> _Placed:
     progress(Loading(stage=KERNELS, done_bytes=0, total_bytes=0, eta_s=None))
@@ -139,21 +139,21 @@ def _on_cpu(
         runner,
         "cpu",
         protocol.Weights(bytes=runner.weight_bytes(), forms=runner.weight_forms()),
-        shown if no_card is None else without_card(shown, no_card),
+        shown if no_gpu is None else without_gpu(shown, no_gpu),
     )
 
 
-def _on_card(
+def _on_gpu(
     config: EngineConfig,
     model_config: LlamaConfig,
     tensors: Mapping[str, RawTensor],
-    opened: OpenCard,
-    card: Card,
+    opened: OpenGpu,
+    gpu: Gpu,
     progress: Progress,
 ) -> _Placed:
-    loaded = load_on_card(
+    loaded = load_on_gpu(
         opened,
-        card,
+        gpu,
         model_config,
         _Counted(tensors, "uploading weights", progress),
         progress,
@@ -165,7 +165,7 @@ def _on_card(
     plain = loaded.memory.whole_windows
     return _Placed(
         runner,
-        card.device,
+        gpu.device,
         protocol.Weights(bytes=runner.weight_bytes(), forms=runner.weight_forms()),
         f"{runner.backend}: {runner.backend_reason}" + (f"; whole windows are backed: {plain}" if plain else ""),
         loaded.memory,

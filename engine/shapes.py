@@ -26,7 +26,7 @@ class ShapeForm(StrEnum):
 ON_CPU = {ShapeForm.BF16: QuantType.BF16, ShapeForm.Q4: QuantType.Q4_1, ShapeForm.Q8: QuantType.Q8_0}
 """The forms that the CPU backend runs, as a file would hold them."""
 LEAST_CAPABILITY = {ShapeForm.FP8: (8, 9), ShapeForm.NVFP4: (8, 9)}
-"""The oldest cards that run a form, where not every supported one does: 8-bit floats need a conversion instruction."""
+"""The oldest GPUs that run a form, where not every supported one does: 8-bit floats need a conversion instruction."""
 
 SHAPES = {
     "llama-1b": LlamaConfig(

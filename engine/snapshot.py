@@ -168,22 +168,22 @@ class SnapshotBuilder:
         if self._reading is None or now - self._read_at >= MEMORY_EVERY_S:
             self._reading = desk.probe.read()
             self._read_at = now
-        card = self._state.model.kv_memory
+        gpu = self._state.model.kv_memory
         named = Named(
             weights=self._state.info.weights.bytes,
             kv_committed=committed_bytes,
             workspace=self._state.model.runner.workspace_bytes(),
-            allocator_free=0 if card is None else card.blocks.free(),
+            allocator_free=0 if gpu is None else gpu.blocks.free(),
         )
         split = desk.meter.split(self._reading, named)
         shown = memory(self._reading, desk.floors.floor, desk.floors.hard_floor, split)
         shown = msgspec.structs.replace(shown, ladder=desk.ladder.levels(now))
-        if card is None:
+        if gpu is None:
             return shown
-        return msgspec.structs.replace(shown, devices=[device(card.name, shown), device("host", self._host())])
+        return msgspec.structs.replace(shown, devices=[device(gpu.name, shown), device("host", self._host())])
 
     def _host(self) -> protocol.Memory:
-        """The host beside a card: nothing of the engine's is named there, and nothing keeps a floor of it."""
+        """The host beside a GPU: nothing of the engine's is named there, and nothing keeps a floor of it."""
         reading = self._state.memory.host.read()
         return memory(reading, 0, 0, msgspec.structs.replace(_EMPTY_SPLIT, outside=reading.used))
 

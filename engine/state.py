@@ -19,7 +19,7 @@ from engine.kv.ranges import RangeBacking
 from engine.ledger.writer import Ledger
 from engine.memory.admission import ReservationLedger
 from engine.memory.budget import Floors, SplitMeter
-from engine.memory.card import AllocatorBlocks
+from engine.memory.gpu import AllocatorBlocks
 from engine.memory.pressure import PressureLadder
 from engine.memory.probe import MemoryProbe, MemoryReading
 from engine.meters import Meters
@@ -35,7 +35,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class KvMemory:
-    """A card's memory, where the KV lies there: its name ("cuda:0"), who measures it, what it had before anything was
+    """A GPU's memory, where the KV lies there: its name ("cuda:0"), who measures it, what it had before anything was
     loaded, what its ranges are made of, and what its allocator can give back. `whole_windows` is why windows are backed
     as a whole, None where they come page by page."""
 

@@ -26,13 +26,13 @@ def doctor(
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The engine's address, for --client.")] = None,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Measure the card's kernels for the model and keep the fastest launch shapes."),
+        typer.Option("--tune", help="Measure the GPU's kernels for the model and keep the fastest launch shapes."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this box and recommend a slot count.
 
-    Exit 1 where something would keep an engine from starting, or no card can be tuned, exit 2 for a model that is not
+    Exit 1 where something would keep an engine from starting, or no GPU can be tuned, exit 2 for a model that is not
     known.
     """
     resolved = resolve(Flags({"model": model} if model else {}))

@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 from engine.catalog import BUILT_IN, models_dir
-from engine.devices import Card
+from engine.devices import Gpu
 from engine.keyring import TOKENS, SecretsUnusable, read_secrets
 from engine.listening import PortInUse, bind, is_loopback
 from engine.memory.budget import Floors, default_floors
-from engine.memory.nvml import read_card
+from engine.memory.nvml import read_gpu
 from engine.memory.probe import GPU, MemoryReading, open_probe
 from engine.memory.sizes import GIB, size
 from engine.protocol import Health
@@ -88,10 +88,10 @@ def examine(resolved: Resolved) -> DoctorReport:
     """Look at everything that an engine with these settings would need. Raises CommandError (exit 2) for a model that
     is neither known nor a file."""
     settings = resolved.settings
-    driver, card = _driver(settings)
+    driver, gpu = _driver(settings)
     host = Place("host", open_probe().read(), settings, usable_cores().usable)
-    on_card = None if card is None else _card_place(card, settings)
-    model, advice = _model(settings, on_card or host)
+    on_gpu = None if gpu is None else _gpu_place(gpu, settings)
+    model, advice = _model(settings, on_gpu or host)
     lines = [
         driver,
         _torch(),
@@ -99,7 +99,7 @@ def examine(resolved: Resolved) -> DoctorReport:
         _python(),
         _cores(settings),
         _memory("memory", host),
-        *([] if on_card is None else [_memory("card", on_card)]),
+        *([] if on_gpu is None else [_memory("GPU", on_gpu)]),
         _port(settings),
         _lock(settings),
         _disk("disk", state_dir(settings), GIB // 4),
@@ -112,8 +112,8 @@ def examine(resolved: Resolved) -> DoctorReport:
     return DoctorReport(all(line.verdict != Verdict.FAIL for line in lines), lines, advice)
 
 
-def _driver(settings: Settings) -> tuple[Line, Card | None]:
-    """What the driver shows, and the card that would run the model."""
+def _driver(settings: Settings) -> tuple[Line, Gpu | None]:
+    """What the driver shows, and the GPU that would run the model."""
     from engine.devices import UnusableDevice, choose, look
 
     if settings.device == "cpu":
@@ -122,22 +122,22 @@ def _driver(settings: Settings) -> tuple[Line, Card | None]:
         choice = choose(settings.device, look())
     except UnusableDevice as why:
         return Line("driver", Verdict.FAIL, str(why)), None
-    if choice.card is None:
-        return Line("driver", Verdict.OK, f"no card, the CPU runs the model: {choice.reason}"), None
-    card = choice.card
-    state = read_card(card.index)
-    major, minor = card.capability
+    if choice.gpu is None:
+        return Line("driver", Verdict.OK, f"no GPU, the CPU runs the model: {choice.reason}"), None
+    gpu = choice.gpu
+    state = read_gpu(gpu.index)
+    major, minor = gpu.capability
     version = f"driver {state.driver}; " if state else ""
-    what = f"{card.name}, {size(card.total)}, capability {major}.{minor}"
-    return Line("driver", Verdict.OK, f"{version}{card.device} runs the model where it fits: {what}"), card
+    what = f"{gpu.name}, {size(gpu.total)}, capability {major}.{minor}"
+    return Line("driver", Verdict.OK, f"{version}{gpu.device} runs the model where it fits: {what}"), gpu
 
 
-def _card_place(card: Card, settings: Settings) -> Place:
-    """A card's memory. One whose free memory cannot be asked counts as empty. Cores do not limit a pass there."""
-    state = read_card(card.index)
-    total, free = (state.total, state.free) if state else (card.total, card.total)
+def _gpu_place(gpu: Gpu, settings: Settings) -> Place:
+    """A GPU's memory. One whose free memory cannot be asked counts as empty. Cores do not limit a pass there."""
+    state = read_gpu(gpu.index)
+    total, free = (state.total, state.free) if state else (gpu.total, gpu.total)
     reading = MemoryReading(source=GPU, total=total, available=free, occupied=total - free, own=0)
-    return Place(card.device, reading, settings, cores=MOST_SLOTS)
+    return Place(gpu.device, reading, settings, cores=MOST_SLOTS)
 
 
 def _torch() -> Line:

@@ -14,7 +14,7 @@ from tandem.settings import BY_NAME, Settings
 def check_floors(resolved: Resolved) -> None:
     """Refuse floors above which no request could ever run (exit 2), or none could now (exit 5).
 
-    A card is asked for its size alone: the engine, which holds it then, looks at what is free there.
+    A GPU is asked for its size alone: the engine, which holds it then, looks at what is free there.
     """
     settings = resolved.settings
     floor, hard = settings.parallel_floor_gb, settings.kv_hard_floor_gb
@@ -23,12 +23,12 @@ def check_floors(resolved: Resolved) -> None:
     setting = BY_NAME["parallel_floor_gb" if hard is None else "kv_hard_floor_gb"]
     said = resolved.origins[setting.name].name or setting.variable
     memory = open_probe().read()
-    card = _card_bytes(settings)
+    gpu = _gpu_bytes(settings)
     try:
-        kept = default_floors(memory.total if card is None else card, floor, hard).hard_floor
+        kept = default_floors(memory.total if gpu is None else gpu, floor, hard).hard_floor
     except ValueError as why:
         raise CommandError(str(why), Exit.USAGE) from why
-    if card is None and kept >= memory.available:
+    if gpu is None and kept >= memory.available:
         raise CommandError(
             f"{said} keeps {size(kept)} free whatever runs, and {size(memory.available)} are available "
             f"({memory.source}): no request could run; lower it, or free memory",
@@ -36,10 +36,10 @@ def check_floors(resolved: Resolved) -> None:
         )
 
 
-def _card_bytes(settings: Settings) -> int | None:
-    """The memory of the card that would run the model; None where the CPU does."""
+def _gpu_bytes(settings: Settings) -> int | None:
+    """The memory of the GPU that would run the model; None where the CPU does."""
     try:
-        card = choose(settings.device, look()).card
+        gpu = choose(settings.device, look()).gpu
     except UnusableDevice:
         return None
-    return None if card is None else card.total
+    return None if gpu is None else gpu.total

@@ -1,4 +1,4 @@
-"""`tandem doctor --tune`: measures the card's kernels and keeps the fastest launch shapes."""
+"""`tandem doctor --tune`: measures the GPU's kernels and keeps the fastest launch shapes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tandem.settings import Settings
 
 
 def tune(settings: Settings) -> None:
-    """Measure the card of `settings` for its model, or for the bench's shapes where the file is not here. What is found
-    goes to stderr, the file's path to stdout. Raises CommandError without a card that can be used."""
+    """Measure the GPU of `settings` for its model, or for the bench's shapes where the file is not here. What is found
+    goes to stderr, the file's path to stdout. Raises CommandError without a GPU that can be used."""
     from engine.catalog import UnknownModel
     from engine.catalog import resolve as find
     from engine.devices import UnusableDevice, choose, look
@@ -19,16 +19,16 @@ def tune(settings: Settings) -> None:
         path = find(settings.model)
     except (UnusableDevice, UnknownModel) as why:
         raise CommandError(f"doctor --tune: {why}", Exit.FAILURE) from why
-    if choice.card is None:
+    if choice.gpu is None:
         why_none = choice.reason or "the device is cpu"
-        raise CommandError(f"doctor --tune measures a CUDA card, and {why_none}", Exit.FAILURE)
-    from engine.cuda_tuning import tune_card
+        raise CommandError(f"doctor --tune measures a CUDA GPU, and {why_none}", Exit.FAILURE)
+    from engine.cuda_tuning import tune_gpu
     from engine.weights.gguf import DamagedModel, UnsupportedModel
 
     model = path if path.is_file() else None
-    output.note(f"measuring {choice.card.device} ({choice.card.name}) for {model or 'the shapes of bench shape'}")
+    output.note(f"measuring {choice.gpu.device} ({choice.gpu.name}) for {model or 'the shapes of bench shape'}")
     try:
-        kept = tune_card(choice.card, model, output.note)
+        kept = tune_gpu(choice.gpu, model, output.note)
     except (DamagedModel, UnsupportedModel, OSError, RuntimeError) as why:
         raise CommandError(f"doctor --tune: {why}", Exit.FAILURE) from why
     output.emit(str(kept))

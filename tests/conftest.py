@@ -12,7 +12,7 @@ import pytest
 import structlog
 import torch
 
-# Before any kernel is imported: it is made for a card or for the interpreter once and for all.
+# Before any kernel is imported: it is made for a GPU or for the interpreter once and for all.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # A shell makes what it starts in the background deaf to Ctrl-C, and what that starts as well.

@@ -1,12 +1,12 @@
 """Device address ranges whose pages are taken and given back one by one: the KV pool's backing on a CUDA device.
 
-A range is reserved with `cuMemAddressReserve`; a page is a physical handle (`cuMemCreate`, 2 MiB on most cards) mapped
+A range is reserved with `cuMemAddressReserve`; a page is a physical handle (`cuMemCreate`, 2 MiB on most GPUs) mapped
 into it. Fresh pages are zeroed on the compute stream, before whatever reads them. A page given back stays mapped until
 an event behind its last reader has passed, and its handle goes to a small stock first, since creating one costs more
 than mapping it. A helper thread (`page_thread.py`) unmaps them, and may map pages ahead, so that no round waits for
 either; where the device has no page left, whoever needs one waits for those on their way out.
 
-Works the same where memory is unified and where it is the card's own. `cuda_driver.supported` says why not where the
+Works the same where memory is unified and where it is the GPU's own. `cuda_driver.supported` says why not where the
 driver lacks the calls; the pool is then plain allocations.
 """
 

@@ -1,4 +1,4 @@
-"""The thread that maps and unmaps a card's pages beside the rounds: what is asked for goes before what goes back."""
+"""The thread that maps and unmaps a GPU's pages beside the rounds: what is asked for goes before what goes back."""
 
 from __future__ import annotations
 

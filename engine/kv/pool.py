@@ -11,7 +11,7 @@ calls the pool.
     pool.release(slot, kept_rows)                          # after a request: whole pages past the rows kept go back
     pool.stats(), pool.check_integrity()
 
-Where taking a page is slow (a card's), a helper thread takes the margin while rounds run: the engine thread hands it
+Where taking a page is slow (a GPU's), a helper thread takes the margin while rounds run: the engine thread hands it
 the span, books it, and waits for it only in a commit that needs its rows. `pages` then counts what was asked for,
 `ready` what is known to be there. The same thread unmaps what goes back; its pages are off the books at once.
 

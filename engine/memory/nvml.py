@@ -1,4 +1,4 @@
-"""Reads a card's memory and its driver's version through NVML, which needs neither torch nor a context on the card."""
+"""Reads a GPU's memory and its driver's version through NVML, which needs neither torch nor a context on the GPU."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class _Memory(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class CardState:
-    """What NVML says of one card: bytes in all and free now, and the driver's version."""
+class GpuState:
+    """What NVML says of one GPU: bytes in all and free now, and the driver's version."""
 
     total: int
     free: int
     driver: str
 
 
-def read_card(index: int) -> CardState | None:
-    """The state of the card that the CUDA driver numbers `index`; None where NVML does not say (no library, or memory
-    that card and host share)."""
+def read_gpu(index: int) -> GpuState | None:
+    """The state of the GPU that the CUDA driver numbers `index`; None where NVML does not say (no library, or memory
+    that GPU and host share)."""
     try:
         cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return None
-    # The two libraries number cards differently; the bus address is the same in both.
+    # The two libraries number GPUs differently; the bus address is the same in both.
     bus = ctypes.create_string_buffer(_BUS_ID_LENGTH)
     device, handle, memory = ctypes.c_int(0), ctypes.c_void_p(), _Memory()
     version = ctypes.create_string_buffer(_VERSION_LENGTH)
@@ -51,4 +51,4 @@ def read_card(index: int) -> CardState | None:
             return None
     finally:
         nvml.nvmlShutdown()
-    return CardState(memory.total, memory.free, version.value.decode(errors="replace"))
+    return GpuState(memory.total, memory.free, version.value.decode(errors="replace"))

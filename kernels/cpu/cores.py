@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-V1_MOUNTS = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpuacct,cpu")
-V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+V1_MOUNTS: tuple[str, ...] = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpuacct,cpu")
+V2_MOUNTS: tuple[str, ...] = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 
 
 @dataclass(frozen=True, slots=True)

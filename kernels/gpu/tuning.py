@@ -123,7 +123,7 @@ def _shares(base: Tile, n: int, processors: int) -> list[Tile]:
 
 
 def tune(products: Sequence[Product], make_packed: MakePacked, say: Say) -> Measured:
-    """The fastest tile of each product and row class on the current card. A candidate that gives other bits, or does
+    """The fastest tile of each product and row class on the current GPU. A candidate that gives other bits, or does
     not run here, is left out and told to `say`, as is what was chosen."""
     found = Measured()
     for product in products:

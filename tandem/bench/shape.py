@@ -84,22 +84,22 @@ def measure(wanted: ShapeAsk, device: str, threads: int | None) -> ShapeReport:
         raise CommandError(str(why), Exit.USAGE) from why
     config = SHAPES[wanted.name]
     config = replace(config, layers=wanted.layers or config.layers)
-    if choice.card is not None:
-        least = LEAST_CAPABILITY.get(wanted.form, choice.card.capability)
-        if choice.card.capability < least:
-            have, need = (f"{major}.{minor}" for major, minor in (choice.card.capability, least))
-            shown = f"{choice.card.device} ({choice.card.name})"
+    if choice.gpu is not None:
+        least = LEAST_CAPABILITY.get(wanted.form, choice.gpu.capability)
+        if choice.gpu.capability < least:
+            have, need = (f"{major}.{minor}" for major, minor in (choice.gpu.capability, least))
+            shown = f"{choice.gpu.device} ({choice.gpu.name})"
             raise CommandError(f"--form {wanted.form} needs compute capability {need}, {shown} has {have}", Exit.USAGE)
         import torch
 
-        from engine.cuda_shapes import run_on_card
+        from engine.cuda_shapes import run_on_gpu
 
-        torch.cuda.set_device(choice.card.index)
+        torch.cuda.set_device(choice.gpu.index)
         try:
-            run = run_on_card(config, wanted.form, wanted.rows, context=wanted.context, seed=wanted.seed)
+            run = run_on_gpu(config, wanted.form, wanted.rows, context=wanted.context, seed=wanted.seed)
         except torch.OutOfMemoryError as error:
             raise CommandError(
-                f"{wanted.name} with {config.layers} layers in {wanted.form} does not fit {choice.card.name}; "
+                f"{wanted.name} with {config.layers} layers in {wanted.form} does not fit {choice.gpu.name}; "
                 "take fewer --layers"
             ) from error
     else:
@@ -107,7 +107,7 @@ def measure(wanted: ShapeAsk, device: str, threads: int | None) -> ShapeReport:
         if held is None:
             forms = ", ".join(ON_CPU)
             raise CommandError(
-                f"--form {wanted.form} runs on a CUDA card alone, and {choice.reason or 'the device is cpu'}; the CPU "
+                f"--form {wanted.form} runs on a CUDA GPU alone, and {choice.reason or 'the device is cpu'}; the CPU "
                 f"runs {forms}",
                 Exit.USAGE,
             )

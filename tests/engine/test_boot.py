@@ -11,11 +11,11 @@ import pytest
 from engine.boot import Parts, boot, resolve_windows
 from engine.config import EngineConfig
 from engine.inbox import Inbox
-from engine.memory.card import AllocatorBlocks
+from engine.memory.gpu import AllocatorBlocks
 from engine.memory.probe import FixedProbe
 from engine.roles.planned import IDLE_LOOK_S
 from engine.state import KvMemory
-from tests.support.fake_card import FakeCard
+from tests.support.fake_gpu import FakeGpu
 from tests.support.fake_model import ROW_BYTES, FakeClock, FakeRunner, Rig, fake_model, greedy, reading
 
 Make = Callable[..., Rig]
@@ -109,10 +109,10 @@ def test_roles_are_planned_again_as_memory_changes(rig: Make, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("asked", "owed"), [(None, 0.35 / 0.65), (0.75, 3.0)])
-def test_decoding_keeps_less_of_a_card_unless_a_share_is_set(asked: float | None, owed: float) -> None:
+def test_decoding_keeps_less_of_a_gpu_unless_a_share_is_set(asked: float | None, owed: float) -> None:
     """What a chunk of a second owes to decoding."""
-    card = FakeCard()
-    memory = KvMemory("cuda:0", FixedProbe(reading()), reading(), card.plain(), AllocatorBlocks(card), "no pages")
+    gpu = FakeGpu()
+    memory = KvMemory("cuda:0", FixedProbe(reading()), reading(), gpu.plain(), AllocatorBlocks(gpu), "no pages")
     model = replace(fake_model(FakeRunner(), 64), kv_memory=memory)
     config = EngineConfig(Path("fake"), "fake", max_len=64, decode_share=asked)
     share = boot(config, Parts(lambda *_: model, lambda: FixedProbe(reading())), Inbox(1), lambda _: None).share

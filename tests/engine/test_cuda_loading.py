@@ -1,4 +1,4 @@
-"""A model on a card of our own: what is shown, where pages go, each refusal's words, and what "auto" makes of them."""
+"""A model on a GPU of our own: what is shown, where pages go, each refusal's words, and what "auto" makes of them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from engine.devices import UnusableDevice
 from engine.loading import load
 from engine.loop import Engine
 from engine.memory.budget import split_total
-from engine.memory.card import AllocatorBlocks
+from engine.memory.gpu import AllocatorBlocks
 from engine.memory.probe import FixedProbe
 from engine.protocol import Health, Loading
 from engine.request import Request, SamplingParams
-from tests.support.fake_card import FakeCard, FakeSystem
 from tests.support.fake_driver import PAGE
+from tests.support.fake_gpu import FakeGpu, FakeSystem
 from tests.support.fake_model import RecordingSink, reading
 from tests.support.gguf_files import write_tiny_llama
 
@@ -81,37 +81,37 @@ def on_cpu(path: Path) -> str:
         return text(one)
 
 
-def test_texts_pages_and_health_on_a_card(path: Path) -> None:
+def test_texts_pages_and_health_on_a_gpu(path: Path) -> None:
     system = FakeSystem()
-    card = system.card
+    gpu = system.gpu
     with engine(path, system, device="auto") as one:
         idle = one.health()
         assert idle.model is not None
         assert (idle.model.device, idle.kv_pool.backend, idle.kv_pool.page_bytes) == ("cuda:0", "cuda-vmm", PAGE)
         assert (idle.kv_pool.enabled, idle.kv_pool.committed_bytes) == (True, 0)
-        assert not card.driver_.maps
-        assert card.reserved() == card.allocated()
+        assert not gpu.driver_.maps
+        assert gpu.reserved() == gpu.allocated()
         said = text(one)
         health = one.health()
         one._serving().pool.check_integrity(deep=True)
         assert health.defect is None
         assert health.kv_pool.peak_committed_bytes > health.kv_pool.committed_bytes > 0
         # Pages given back stay mapped until the helper thread comes to them.
-        assert card.driver_.wait_for(lambda: len(card.driver_.maps) == health.kv_pool.committed_pages)
+        assert gpu.driver_.wait_for(lambda: len(gpu.driver_.maps) == health.kv_pool.committed_pages)
     assert said == on_cpu(path)
-    assert not card.driver_.maps
-    assert not card.driver_.reserved
+    assert not gpu.driver_.maps
+    assert not gpu.driver_.reserved
 
 
-def test_the_memory_shown_is_the_cards(path: Path) -> None:
+def test_the_memory_shown_is_the_gpus(path: Path) -> None:
     with engine(path, FakeSystem()) as one:
         text(one)
         memory = one.health().memory
     assert (memory.source, memory.total) == ("gpu", 1 << 30)
     assert [d.name for d in memory.devices] == ["cuda:0", "host"]
     assert (memory.devices[0].available, memory.devices[1].total) == (memory.available, reading().total)
-    assert memory.split.outside == FakeCard().others
-    # The CPU's runner names a workspace that the fake card does not hold.
+    assert memory.split.outside == FakeGpu().others
+    # The CPU's runner names a workspace that the fake GPU does not hold.
     assert split_total(memory.split) - memory.split.workspace == memory.total - memory.available
 
 
@@ -126,8 +126,8 @@ def test_loading_says_how_far_it_is(path: Path) -> None:
 
 
 def test_what_the_allocator_keeps_can_be_asked_back() -> None:
-    card = FakeCard(_reserved=10 << 20, _allocated=7 << 20)
-    blocks = AllocatorBlocks(card)
+    gpu = FakeGpu(_reserved=10 << 20, _allocated=7 << 20)
+    blocks = AllocatorBlocks(gpu)
     assert blocks.held_bytes() == 3 << 20
     assert blocks.reclaim(1) == 3 << 20
     assert blocks.held_bytes() == 0
@@ -153,7 +153,7 @@ def test_segments_grow_where_the_driver_maps_pages_and_nobody_chose(
 
 
 def test_without_virtual_memory_whole_windows_are_backed_and_it_is_said(path: Path) -> None:
-    system = FakeSystem(FakeCard(no_vmm="the driver has no virtual memory management for device 0"))
+    system = FakeSystem(FakeGpu(no_vmm="the driver has no virtual memory management for device 0"))
     with engine(path, system) as one:
         health: Health = one.health()
         assert (health.kv_pool.backend, health.kv_pool.enabled) == ("cuda-plain", False)
@@ -167,24 +167,24 @@ def test_without_virtual_memory_whole_windows_are_backed_and_it_is_said(path: Pa
     assert said == on_cpu(path)
 
 
-def no_addresses(card: FakeCard) -> FakeCard:
+def no_addresses(gpu: FakeGpu) -> FakeGpu:
     def reserve(_length: int) -> int:
         raise OSError(2, "CUDA driver: CUDA_ERROR_OUT_OF_MEMORY")
 
-    card.driver_.reserve = reserve  # type: ignore[method-assign]
-    return card
+    gpu.driver_.reserve = reserve  # type: ignore[method-assign]
+    return gpu
 
 
-def small() -> FakeCard:
-    return FakeCard(free=FakeCard.others + 100_000)
+def small() -> FakeGpu:
+    return FakeGpu(free=FakeGpu.others + 100_000)
 
 
-def exhausted() -> FakeCard:
-    return FakeCard(failure=torch.OutOfMemoryError("CUDA out of memory"))
+def exhausted() -> FakeGpu:
+    return FakeGpu(failure=torch.OutOfMemoryError("CUDA out of memory"))
 
 
-def unfit() -> FakeCard:
-    return FakeCard(failure=ValueError("blk.0.attn_output.bias: a bias is not supported on CUDA"))
+def unfit() -> FakeGpu:
+    return FakeGpu(failure=ValueError("blk.0.attn_output.bias: a bias is not supported on CUDA"))
 
 
 REFUSALS = [
@@ -194,19 +194,19 @@ REFUSALS = [
     ),
     (exhausted, r"cuda:0 \(Fake\) ran out of memory while the model was put there: 1,?019 MiB of 1 GiB was available"),
     (unfit, r"cuda:0 \(Fake\) cannot run this model: blk\.0\.attn_output\.bias: a bias is not supported"),
-    (lambda: no_addresses(FakeCard()), r"cuda:0: 2 windows of 256 tokens .* cannot be reserved .*TANDEM_MAX_LEN"),
+    (lambda: no_addresses(FakeGpu()), r"cuda:0: 2 windows of 256 tokens .* cannot be reserved .*TANDEM_MAX_LEN"),
 ]
 
 
-@pytest.mark.parametrize(("card", "words"), REFUSALS)
-def test_a_named_card_that_does_not_do_is_refused(path: Path, card: Callable[[], FakeCard], words: str) -> None:
-    with pytest.raises(UnusableDevice, match=words), engine(path, FakeSystem(card())):
+@pytest.mark.parametrize(("gpu", "words"), REFUSALS)
+def test_a_named_gpu_that_does_not_do_is_refused(path: Path, gpu: Callable[[], FakeGpu], words: str) -> None:
+    with pytest.raises(UnusableDevice, match=words), engine(path, FakeSystem(gpu())):
         pass
 
 
-@pytest.mark.parametrize(("card", "words"), REFUSALS)
-def test_auto_takes_the_cpu_then_and_says_why(path: Path, card: Callable[[], FakeCard], words: str) -> None:
-    with engine(path, FakeSystem(card()), device="auto") as one:
+@pytest.mark.parametrize(("gpu", "words"), REFUSALS)
+def test_auto_takes_the_cpu_then_and_says_why(path: Path, gpu: Callable[[], FakeGpu], words: str) -> None:
+    with engine(path, FakeSystem(gpu()), device="auto") as one:
         model = one.health().model
         assert model is not None
         assert model.device == "cpu"

@@ -8,48 +8,48 @@ from typing import Any
 import pytest
 
 from engine import devices
-from engine.devices import Card, Cards, Choice, UnusableDevice, choose, look
+from engine.devices import Choice, Gpu, Gpus, UnusableDevice, choose, look
 
-NEW = Card(0, "NVIDIA A", (9, 0), 8 << 30)
-SECOND = Card(1, "NVIDIA B", (8, 0), 8 << 30)
-OLD = Card(0, "NVIDIA O", (7, 5), 8 << 30)
-NO_DRIVER = Cards((), "no CUDA driver is installed (libcuda.so.1)")
+NEW = Gpu(0, "NVIDIA A", (9, 0), 8 << 30)
+SECOND = Gpu(1, "NVIDIA B", (8, 0), 8 << 30)
+OLD = Gpu(0, "NVIDIA O", (7, 5), 8 << 30)
+NO_DRIVER = Gpus((), "no CUDA driver is installed (libcuda.so.1)")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "cards", "choice"),
+    ("wanted", "gpus", "choice"),
     [
-        ("cpu", Cards((NEW,)), Choice(None, None)),
-        ("auto", Cards((NEW, SECOND)), Choice(NEW, None)),
-        ("auto", Cards((OLD, SECOND)), Choice(SECOND, None)),
+        ("cpu", Gpus((NEW,)), Choice(None, None)),
+        ("auto", Gpus((NEW, SECOND)), Choice(NEW, None)),
+        ("auto", Gpus((OLD, SECOND)), Choice(SECOND, None)),
         ("auto", NO_DRIVER, Choice(None, "no CUDA driver is installed (libcuda.so.1)")),
-        ("auto", Cards((OLD,)), Choice(None, "cuda:0 (NVIDIA O) has compute capability 7.5, 8.0 is needed")),
-        ("cuda", Cards((NEW, SECOND)), Choice(NEW, None)),
-        ("cuda:1", Cards((NEW, SECOND)), Choice(SECOND, None)),
+        ("auto", Gpus((OLD,)), Choice(None, "cuda:0 (NVIDIA O) has compute capability 7.5, 8.0 is needed")),
+        ("cuda", Gpus((NEW, SECOND)), Choice(NEW, None)),
+        ("cuda:1", Gpus((NEW, SECOND)), Choice(SECOND, None)),
     ],
 )
-def test_what_is_chosen(wanted: str, cards: Cards, choice: Choice) -> None:
-    assert choose(wanted, cards) == choice
+def test_what_is_chosen(wanted: str, gpus: Gpus, choice: Choice) -> None:
+    assert choose(wanted, gpus) == choice
 
 
 @pytest.mark.parametrize(
-    ("wanted", "cards", "words"),
+    ("wanted", "gpus", "words"),
     [
-        ("tpu", Cards((NEW,)), "device is 'tpu', allowed are auto, cpu and cuda[:i]"),
+        ("tpu", Gpus((NEW,)), "device is 'tpu', allowed are auto, cpu and cuda[:i]"),
         ("cuda", NO_DRIVER, "device is 'cuda', but no CUDA driver is installed (libcuda.so.1); use auto or cpu"),
-        ("cuda:0", Cards(()), "device is 'cuda:0', but the driver shows no card; use auto or cpu"),
-        ("cuda:7", Cards((NEW,)), "device is 'cuda:7', but the driver shows only cuda:0 (NVIDIA A)"),
+        ("cuda:0", Gpus(()), "device is 'cuda:0', but the driver shows no GPU; use auto or cpu"),
+        ("cuda:7", Gpus((NEW,)), "device is 'cuda:7', but the driver shows only cuda:0 (NVIDIA A)"),
         (
             "cuda",
-            Cards((OLD,)),
-            "device is 'cuda', but cuda:0 (NVIDIA O) has compute capability 7.5, 8.0 is needed; use another card, "
+            Gpus((OLD,)),
+            "device is 'cuda', but cuda:0 (NVIDIA O) has compute capability 7.5, 8.0 is needed; use another GPU, "
             "auto or cpu",
         ),
     ],
 )
-def test_what_is_refused(wanted: str, cards: Cards, words: str) -> None:
+def test_what_is_refused(wanted: str, gpus: Gpus, words: str) -> None:
     with pytest.raises(UnusableDevice) as refused:
-        choose(wanted, cards)
+        choose(wanted, gpus)
     assert str(refused.value) == words
 
 
@@ -72,7 +72,7 @@ class FakeCuda:
         return 0
 
     def cuDeviceGetName(self, out: Any, _size: int, handle: Any) -> int:  # noqa: N802
-        out.value = f"card {handle.value}".encode()
+        out.value = f"GPU {handle.value}".encode()
         return 0
 
     def cuDeviceGetAttribute(self, out: Any, attribute: int, _handle: Any) -> int:  # noqa: N802
@@ -85,21 +85,21 @@ class FakeCuda:
 
 
 @pytest.mark.parametrize(
-    ("status", "count", "torch", "cards"),
+    ("status", "count", "torch", "gpus"),
     [
-        (0, 2, "2.13.0", Cards(tuple(Card(i, f"card {i}", (8, 9), 24 << 30) for i in range(2)))),
-        (0, 0, "2.13.0", Cards((), "the CUDA driver shows no card")),
-        (100, 0, "2.13.0", Cards((), "the CUDA driver shows no card")),
-        (803, 0, "2.13.0", Cards((), "the CUDA driver does not start (cuInit: error 803)")),
-        (0, 1, "2.13.0+cpu", Cards((), "the installed torch (2.13.0+cpu) is built without CUDA")),
+        (0, 2, "2.13.0", Gpus(tuple(Gpu(i, f"GPU {i}", (8, 9), 24 << 30) for i in range(2)))),
+        (0, 0, "2.13.0", Gpus((), "the CUDA driver shows no GPU")),
+        (100, 0, "2.13.0", Gpus((), "the CUDA driver shows no GPU")),
+        (803, 0, "2.13.0", Gpus((), "the CUDA driver does not start (cuInit: error 803)")),
+        (0, 1, "2.13.0+cpu", Gpus((), "the installed torch (2.13.0+cpu) is built without CUDA")),
     ],
 )
 def test_what_the_driver_shows(
-    monkeypatch: pytest.MonkeyPatch, status: int, count: int, torch: str, cards: Cards
+    monkeypatch: pytest.MonkeyPatch, status: int, count: int, torch: str, gpus: Gpus
 ) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: FakeCuda(status, count))
     monkeypatch.setattr(devices, "version", lambda _name: torch)
-    assert look() == cards
+    assert look() == gpus
 
 
 def test_a_box_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

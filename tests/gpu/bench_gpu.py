@@ -1,6 +1,6 @@
-"""Figures and bit checks of the CUDA engine on one card.
+"""Figures and bit checks of the CUDA engine on one GPU.
 
-    python tests/gpu/bench_gpu.py card tune bits step prompt [--shape qwen3-8b] [--out DIR]
+    python tests/gpu/bench_gpu.py gpu tune bits step prompt [--shape qwen3-8b] [--out DIR]
 
 Stages run in the order given; `tune` leaves its tiles to the stages after it. A short table comes last.
 """
@@ -26,7 +26,7 @@ from tests.gpu.chunks import chunks
 from tests.gpu.drawing import drawing
 from tests.gpu.pool import pool_against_plain
 from tests.gpu.prompts import prompt
-from tests.gpu.rates import ahead, card, packed, products, step, trace, tune_packed
+from tests.gpu.rates import ahead, gpu, packed, products, step, trace, tune_packed
 from tests.gpu.real import model, vmm
 from tests.gpu.service import service
 from tests.gpu.setting import SHAPES, TABLE, ShapeForm, row, say
@@ -68,7 +68,7 @@ def main() -> None:
     quantised = tuple(f for f in forms if f not in ("bf16", "packed16"))
     rows = tuple(int(word) for word in args.rows.split(","))
     work: dict[str, Callable[[], object]] = {
-        "card": card,
+        "gpu": gpu,
         "draws": drawing,
         "beside": lambda: [beside(shape) for shape in shapes],  # type: ignore[func-returns-value]
         "attention": lambda: [chunks(shape) for shape in shapes],  # type: ignore[func-returns-value]

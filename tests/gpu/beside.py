@@ -20,16 +20,16 @@ from engine import protocol
 from engine.api import ServedModel
 from engine.boot import Parts
 from engine.config import EngineConfig
-from engine.cuda_loading import MAX_ROWS, card_memory, passes_to_compile
+from engine.cuda_loading import MAX_ROWS, gpu_memory, passes_to_compile
 from engine.cuda_runner import CudaRunner
 from engine.devices import look
 from engine.loop import Engine
-from engine.memory.card import CardProbe
+from engine.memory.gpu import GpuProbe
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.request import Done, Event, Failed, Request, SamplingParams, Text
 from engine.service import SWITCH_INTERVAL_S
 from engine.state import KvMemory
-from engine.torch_card import TorchCard
+from engine.torch_gpu import TorchGpu
 from tests.gpu.setting import SHAPES, build, row
 from tests.gpu.spans import watching
 from tests.support.fake_model import FakeTokenizer
@@ -59,7 +59,7 @@ class TimedSink:
 
 
 class SeededRunner(CudaRunner):
-    """The card's runner over random weights, for shapes that no file here has."""
+    """The GPU's runner over random weights, for shapes that no file here has."""
 
     def __init__(self, config: LlamaConfig, max_rows: int) -> None:
         self.program = build(config, max_rows)
@@ -85,17 +85,17 @@ class Loaded:
 
 
 def load_seeded(config: LlamaConfig, parallel: int) -> Loaded:
-    """A model of that shape on the first card."""
-    card = look().found[0]
-    opened = TorchCard(card)
-    baseline = CardProbe(opened.allocator).read()
+    """A model of that shape on the first GPU."""
+    gpu = look().found[0]
+    opened = TorchGpu(gpu)
+    baseline = GpuProbe(opened.allocator).read()
     runner = SeededRunner(config, MAX_ROWS)
     for slots, rows in passes_to_compile(parallel, MAX_ROWS):
         runner.warm_up(slots, rows)
     served = ServedModel("seeded", 0, config.context, FakeTokenizer(config.vocab), None)
     weights = protocol.Weights(bytes=runner.weight_bytes(), forms=[])
-    info = protocol.Model(name="seeded", arch="llama", max_len=config.context, device=card.device, weights=weights)
-    return Loaded(runner, served, info, card_memory(opened, card, baseline))
+    info = protocol.Model(name="seeded", arch="llama", max_len=config.context, device=gpu.device, weights=weights)
+    return Loaded(runner, served, info, gpu_memory(opened, gpu, baseline))
 
 
 def drive(
@@ -172,17 +172,17 @@ def drive(
 
 
 def beside(shape: str, shares: tuple[float | None, ...] = (None, 0.5)) -> None:
-    """8k tokens beside four streams at each decode share; None is the default of a card."""
+    """8k tokens beside four streams at each decode share; None is the default of a GPU."""
     config = replace(SHAPES[shape], context=12288)
     for share in shares:
         name = "default share" if share is None else f"share {share}"
-        figures, *worst = on_card(config, share)
+        figures, *worst = on_gpu(config, share)
         row(f"{shape}, {name}: {figures}")
         for line in worst:
             row(line)
 
 
-def on_card(config: LlamaConfig, share: float | None) -> list[str]:
+def on_gpu(config: LlamaConfig, share: float | None) -> list[str]:
     """One measurement through an engine of its own."""
     made: Callable[..., Loaded] = lambda _config, _progress: load_seeded(config, 5)  # noqa: E731
     engine = Engine(

@@ -1,4 +1,4 @@
-"""Rates: the card, products, whole decode steps."""
+"""Rates: the GPU, products, whole decode steps."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tests.gpu.setting import (
 )
 
 
-def card() -> None:
+def gpu() -> None:
     name = torch.cuda.get_device_name()
-    row(f"card {name}, torch {torch.__version__}, triton {triton.__version__}, read-only kernel {read_rate():.2f} TB/s")
+    row(f"GPU {name}, torch {torch.__version__}, triton {triton.__version__}, read-only kernel {read_rate():.2f} TB/s")
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     ms = graph_ms(lambda: torch.mm(a, b), 10)

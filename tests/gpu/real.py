@@ -180,7 +180,7 @@ def model(path: Path, length: int = 96) -> None:
         + b"".join(tokenizer.token_bytes(t) for t in want[0][0]).decode(errors="replace").replace("\n", " ")
     )
     row(
-        f"model {path.name} on the card: {equal}/8 texts beside others equal the text alone, "
+        f"model {path.name} on the GPU: {equal}/8 texts beside others equal the text alone, "
         f"{sum(a[0] == w[0] for a, w in zip(again, want, strict=True))}/8 repeat; one "
         f"{length / min(a[1] for a in again):.0f} tok/s, eight {eight:.0f} tok/s (the host's choice included); "
         f"{runner.backend_reason}"

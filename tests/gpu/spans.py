@@ -96,7 +96,7 @@ def _by_thread(engine: threading.Thread | None, what: str, _pages: object) -> st
 
 @contextmanager
 def watching(engine: Engine) -> Iterator[Spans]:
-    """Spans of an engine that serves: its steps, and on a card passes that are no replay, captures, and page maps."""
+    """Spans of an engine that serves: its steps, and on a GPU passes that are no replay, captures, and page maps."""
     spans = Spans()
     state = engine._serving()
     spans.watch(engine._rounds, "joint_round", "round")

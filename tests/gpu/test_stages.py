@@ -1,4 +1,4 @@
-"""The stages' own logic, on the CPU: what a card's one run must not stumble over."""
+"""The stages' own logic, on the CPU: what a GPU's one run must not stumble over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures the products' tiles on this card."""
+"""Measures the products' tiles on this GPU."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def tune(shapes: list[str], out: Path | None, classes: tuple[int, ...] = tiles.C
     """Every candidate of the classes; the fastest serve the stages after this one. Lines for `tile_data` where it gains
     2 % over the tile chosen before."""
     precompile(wanted(shapes, classes))
-    card = torch.cuda.get_device_name()
-    table = tiles.TABLES.setdefault(card, {})
+    gpu = torch.cuda.get_device_name()
+    table = tiles.TABLES.setdefault(gpu, {})
     lines: list[str] = []
     for shape in shapes:
         for name, n, k, epilogue in matrices(SHAPES[shape]):
@@ -103,7 +103,7 @@ def tune(shapes: list[str], out: Path | None, classes: tuple[int, ...] = tiles.C
                 if name == "head" and bm > 128:
                     continue
                 rows = measured_rows(bm)
-                chosen = tile_for(card, rows, n, k, epilogue)
+                chosen = tile_for(gpu, rows, n, k, epilogue)
                 scores: list[tuple[float, Tile]] = []
                 for tile in dict.fromkeys([chosen, *candidates(bm, n, processors())]):
                     if k % tile.bk or not fits(tile, epilogue):

@@ -216,14 +216,14 @@ def test_too_many_rows_are_refused(program: CudaProgram) -> None:
         ((12, 0), LaunchMode.CHAINED, False),
     ],
 )
-def test_a_card_is_used_as_its_generation_allows(
+def test_a_gpu_is_used_as_its_generation_allows(
     capability: tuple[int, int], mode: LaunchMode, copies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    card = torch.device("cuda", 0)
-    assert launch.default_mode(card) is mode
-    assert launch.has_tma(card) is copies
+    gpu = torch.device("cuda", 0)
+    assert launch.default_mode(gpu) is mode
+    assert launch.has_tma(gpu) is copies
     assert launch.default_mode(torch.device("cpu")) is LaunchMode.PLAIN
 
 

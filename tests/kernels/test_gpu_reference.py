@@ -1,4 +1,4 @@
-"""The GPU kernels against their torch reference on small shapes: on a card, without one in Triton's interpreter."""
+"""The GPU kernels against their torch reference on small shapes: on a GPU, without one in Triton's interpreter."""
 
 from __future__ import annotations
 

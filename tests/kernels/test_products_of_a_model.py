@@ -1,4 +1,4 @@
-"""Which products a model's file makes a card compute."""
+"""Which products a model's file makes a GPU compute."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from kernels.gpu.tiles import PackedTile
 from tests.kernels.packed_weights import random_packed
 
 HERE = Path(__file__).parent
-CARD = Device("emulated", 4, 200_000)
+GPU = Device("emulated", 4, 200_000)
 
 
 @cache
@@ -50,9 +50,9 @@ def address(t: torch.Tensor | None) -> ctypes.c_void_p:
 def run(folder: Path, x: torch.Tensor, w: Packed, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile) -> None:
     rows, k = x.shape
     n = out.shape[1]
-    launch = plan(w.format, w.segments, n, k, rows, epilogue, x.dtype, LaunchMode.CHAINED, CARD, tile)
+    launch = plan(w.format, w.segments, n, k, rows, epilogue, x.dtype, LaunchMode.CHAINED, GPU, tile)
     assert launch is not None
-    assert launch.shared <= CARD.shared
+    assert launch.shared <= GPU.shared
     sizes = (rows, n, k, x.stride(0), out.stride(0))
     run_ = library(folder, launch.defines).run
     run_(launch.grid, *map(address, (w.words, w.scales, w.alpha, x, out)), *map(ctypes.c_int, sizes))

@@ -91,22 +91,22 @@ def drafting(t: float) -> Health:
 
 
 def devices(t: float) -> Health:
-    """KV on a card, with a second card and the host beside it, and more in use than anything accounts for."""
+    """KV on a GPU, with a second GPU and the host beside it, and more in use than anything accounts for."""
     body = busy(t)
     split = replace(body.memory.split, weights=14 * GIB, caches=3 * GIB, graphs=512 * MIB, outside=1 * GIB)
     named = sum(getattr(split, name) for name in MemorySplit.__struct_fields__)
-    card = {"source": "gpu", "total": 48 * GIB, "floor": int(4.8 * GIB), "hard_floor": int(3.2 * GIB)}
+    gpu = {"source": "gpu", "total": 48 * GIB, "floor": int(4.8 * GIB), "hard_floor": int(3.2 * GIB)}
     used = named + 700 * MIB
-    first = DeviceMemory(name="cuda:0", available=48 * GIB - used, split=split, **card)
+    first = DeviceMemory(name="cuda:0", available=48 * GIB - used, split=split, **gpu)
     empty = MemorySplit(**dict.fromkeys(MemorySplit.__struct_fields__, 0))
     other = replace(empty, weights=13 * GIB, outside=2 * GIB)
-    second = DeviceMemory(name="cuda:1", available=33 * GIB, split=other, **card)
+    second = DeviceMemory(name="cuda:1", available=33 * GIB, split=other, **gpu)
     memory = replace(
         body.memory,
         available=first.available,
         split=split,
         devices=[first, second],
-        **card,
+        **gpu,
     )
     return replace(body, memory=memory)
 

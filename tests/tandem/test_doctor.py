@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.devices import Card, Cards
+from engine.devices import Gpu, Gpus
 from engine.listening import bind
-from engine.memory.nvml import CardState
+from engine.memory.nvml import GpuState
 from engine.memory.sizes import size
 from engine.protocol import RoundStat
 from engine.state_dir import ServiceRecord, lock_state_dir, write_record
@@ -207,22 +207,22 @@ def test_the_colours_of_a_terminal(environ: dict[str, str], words: str) -> None:
 
 @pytest.mark.model
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_card_is_advised_on_by_its_own_memory(
+def test_a_gpu_is_advised_on_by_its_own_memory(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: bool
 ) -> None:
-    """A card with little left beside a host with much: the slots are those that the card holds."""
-    card = Card(1, "NVIDIA A", (9, 0), 4 * GIB)
-    state = CardState(total=4 * GIB, free=GIB, driver="570.86") if asked else None
+    """A GPU with little left beside a host with much: the slots are those that the GPU holds."""
+    gpu = Gpu(1, "NVIDIA A", (9, 0), 4 * GIB)
+    state = GpuState(total=4 * GIB, free=GIB, driver="570.86") if asked else None
     monkeypatch.setenv("TANDEM_PORT", "0")
     monkeypatch.setenv("TANDEM_PARALLEL_FLOOR_GB", "0.5")
     monkeypatch.setenv("TANDEM_MODEL", str(default_model()))
-    monkeypatch.setattr("engine.devices.look", lambda: Cards((Card(0, "NVIDIA O", (7, 5), GIB), card)))
-    monkeypatch.setattr("tandem.examine.read_card", lambda index: state if index == 1 else None)
+    monkeypatch.setattr("engine.devices.look", lambda: Gpus((Gpu(0, "NVIDIA O", (7, 5), GIB), gpu)))
+    monkeypatch.setattr("tandem.examine.read_gpu", lambda index: state if index == 1 else None)
     assert run(["doctor", "--json"]) == Exit.OK
     report = json.loads(capsys.readouterr().out)
     lines = {line["what"]: line["detail"] for line in report["lines"]}
     available = GIB if asked else 4 * GIB
-    assert lines["card"].startswith(f"{size(available)} of 4 GiB available (gpu); floor 512 MiB")
+    assert lines["GPU"].startswith(f"{size(available)} of 4 GiB available (gpu); floor 512 MiB")
     assert ("driver 570.86" in lines["driver"]) == asked
     assert "cuda:1 runs the model" in lines["driver"]
     advice = report["advice"]
@@ -233,12 +233,12 @@ def test_a_card_is_advised_on_by_its_own_memory(
     assert advice["slots"] == min(MOST_SLOTS, held)
 
 
-def test_tuning_needs_a_card(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("engine.devices.look", lambda: Cards((), "the CUDA driver shows no card"))
+def test_tuning_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("engine.devices.look", lambda: Gpus((), "the CUDA driver shows no GPU"))
     assert run(["doctor", "--tune"]) == Exit.FAILURE
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == "tandem: doctor --tune measures a CUDA card, and the CUDA driver shows no card\n"
+    assert shown.err == "tandem: doctor --tune measures a CUDA GPU, and the CUDA driver shows no GPU\n"
 
 
 def test_a_cpu_quota_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.devices import Card, Cards
+from engine.devices import Gpu, Gpus
 from engine.memory.probe import FixedProbe
 from tandem.cli import run
 from tandem.exits import CommandError, Exit
@@ -17,9 +17,9 @@ GIB = 1 << 30
 
 @pytest.fixture(autouse=True)
 def box(monkeypatch: pytest.MonkeyPatch) -> None:
-    """24 GiB, 9 of them available, no card."""
+    """24 GiB, 9 of them available, no GPU."""
     monkeypatch.setattr("tandem.floors.open_probe", lambda: FixedProbe(reading(available=9 * GIB)))
-    monkeypatch.setattr("tandem.floors.look", lambda: Cards(()))
+    monkeypatch.setattr("tandem.floors.look", lambda: Gpus(()))
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_a_floor_that_leaves_something(environ: dict[str, str]) -> None:
     check_floors(resolve(environ=environ))
 
 
-def test_a_card_is_measured_by_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.floors.look", lambda: Cards((Card(0, "NVIDIA A", (9, 0), 80 * GIB),)))
+def test_a_gpu_is_measured_by_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.floors.look", lambda: Gpus((Gpu(0, "NVIDIA A", (9, 0), 80 * GIB),)))
     check_floors(resolve(environ={"TANDEM_PARALLEL_FLOOR_GB": "40"}))
     with pytest.raises(CommandError, match="must be below the 80 GiB"):
         check_floors(resolve(environ={"TANDEM_PARALLEL_FLOOR_GB": "80"}))

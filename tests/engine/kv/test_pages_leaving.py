@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from engine.kv.cuda_vmm import CudaRange
 from engine.kv.page_stock import STOCK_PAGES, OutOfDeviceMemoryError, PageStock
 from engine.kv.page_thread import PageThread, Progress
-from engine.memory.card import CardProbe
-from tests.support.fake_card import FakeCard
+from engine.memory.gpu import GpuProbe
 from tests.support.fake_driver import PAGE, FakeDriver, HostMemoryDriver
+from tests.support.fake_gpu import FakeGpu
 from tests.support.patience import LONG_S
 
 
@@ -106,7 +106,7 @@ def test_who_needs_a_page_in_a_shortage_gets_one_on_its_way_out(by_helper: bool)
 def test_pages_on_their_way_out_are_available() -> None:
     driver = HostMemoryDriver()
     stock = PageStock(driver)
-    probe = CardProbe(FakeCard(driver_=driver), stock)
+    probe = GpuProbe(FakeGpu(driver_=driver), stock)
     before = probe.read()
     block = CudaRange(100 * PAGE, stock)
     block.commit(0, 100 * PAGE)

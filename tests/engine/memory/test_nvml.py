@@ -1,4 +1,4 @@
-"""A card's memory through NVML: what is asked, and what every failure comes to."""
+"""A GPU's memory through NVML: what is asked, and what every failure comes to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.memory.nvml import CardState, read_card
+from engine.memory.nvml import GpuState, read_gpu
 
 
 class FakeLibrary:
@@ -45,10 +45,10 @@ class FakeLibrary:
         return 0
 
 
-def test_a_card_is_found_by_its_bus_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_found_by_its_bus_address(monkeypatch: pytest.MonkeyPatch) -> None:
     library = FakeLibrary()
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: library)
-    assert read_card(2) == CardState(total=2000, free=20, driver="570.86")
+    assert read_gpu(2) == GpuState(total=2000, free=20, driver="570.86")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_card_is_found_by_its_bus_address(monkeypatch: pytest.MonkeyPatch) -> 
 def test_whatever_fails_is_no_answer(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     library = FakeLibrary(failing)
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: library)
-    assert read_card(1) is None
+    assert read_gpu(1) is None
     begun = failing.startswith(("nvmlDevice", "nvmlSystem"))
     assert library.shut_down == begun
 
@@ -76,4 +76,4 @@ def test_no_library_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert read_card(0) is None
+    assert read_gpu(0) is None

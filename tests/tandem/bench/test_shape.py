@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from engine.devices import Card, Cards
+from engine.devices import Gpu, Gpus
 from engine.models.llama import LlamaConfig
 from engine.shapes import SHAPES, ShapeForm, ShapeRun, ShapeStep
 from tandem.bench import shape
@@ -52,7 +52,7 @@ REFUSED = {
     "--rows is '1,0'; allowed: numbers from 1 to 128": ["llama-1b", "--rows", "1,0"],
     "--context is 99999; allowed: 1 to 16384": ["llama-1b", "--context", "99999"],
     "--layers is 17; allowed: 1 to 16": ["llama-1b", "--layers", "17"],
-    "--form fp8 runs on a CUDA card alone": ["llama-1b", "--form", "fp8", "--device", "cpu"],
+    "--form fp8 runs on a CUDA GPU alone": ["llama-1b", "--form", "fp8", "--device", "cpu"],
 }
 
 
@@ -62,10 +62,10 @@ def test_what_cannot_be_measured_is_refused(words: str, capsys: pytest.CaptureFi
     assert words in capsys.readouterr().err
 
 
-def test_an_older_card_does_not_run_8_bit_floats(
+def test_an_older_gpu_does_not_run_8_bit_floats(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("engine.devices.look", lambda: Cards((Card(0, "Old", (8, 6), 1 << 30),)))
+    monkeypatch.setattr("engine.devices.look", lambda: Gpus((Gpu(0, "Old", (8, 6), 1 << 30),)))
     assert run(["bench", "shape", "llama-1b", "--form", "nvfp4"]) == Exit.USAGE
     assert "--form nvfp4 needs compute capability 8.9, cuda:0 (Old) has 8.6" in capsys.readouterr().err
 

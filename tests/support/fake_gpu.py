@@ -1,4 +1,4 @@
-"""A card whose memory is the host's and whose kernels are the CPU's: what loading and serving on a card need."""
+"""A GPU whose memory is the host's and whose kernels are the CPU's: what loading and serving on a GPU need."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.cpu_runner import CpuRunner
-from engine.cuda_loading import CardRunner
-from engine.devices import Card, Cards
+from engine.cuda_loading import GpuRunner
+from engine.devices import Gpu, Gpus
 from engine.kv.cuda_plain import plain_ranges
 from engine.kv.page_stock import DeviceDriver
 from engine.kv.ranges import RangeBacking
@@ -17,19 +17,19 @@ from engine.models.llama import LlamaConfig
 from kernels.quant_types import RawTensor
 from tests.support.fake_driver import PAGE, HostMemoryDriver
 
-CARD = Card(0, "Fake", (9, 0), 1 << 30)
+GPU = Gpu(0, "Fake", (9, 0), 1 << 30)
 UPLOAD_SLACK = 3 << 20
 """Bytes that an upload leaves in the allocator."""
 
 
-class FakeCardRunner(CpuRunner):
+class FakeGpuRunner(CpuRunner):
     def warm_up(self, slots: int, rows: int) -> None:
         assert 1 <= slots * rows <= self.max_rows
 
 
 @dataclass
-class FakeCard:
-    """Implements OpenCard and Allocator. `failure` is what the upload raises; `no_vmm` why there are no pages."""
+class FakeGpu:
+    """Implements OpenGpu and Allocator. `failure` is what the upload raises; `no_vmm` why there are no pages."""
 
     free: int = 1 << 30
     others: int = 5 << 20
@@ -40,7 +40,7 @@ class FakeCard:
     _allocated: int = 0
 
     @property
-    def allocator(self) -> FakeCard:
+    def allocator(self) -> FakeGpu:
         return self
 
     def free_and_total(self) -> tuple[int, int]:
@@ -63,10 +63,10 @@ class FakeCard:
 
     def runner(
         self, config: LlamaConfig, tensors: Mapping[str, RawTensor], *, max_rows: int, positions: int
-    ) -> CardRunner:
+    ) -> GpuRunner:
         if self.failure is not None:
             raise self.failure
-        made = FakeCardRunner(config, tensors, threads=1, max_rows=max_rows)
+        made = FakeGpuRunner(config, tensors, threads=1, max_rows=max_rows)
         self._allocated = made.weight_bytes()
         self._reserved = self._allocated + UPLOAD_SLACK
         return made
@@ -74,13 +74,13 @@ class FakeCard:
 
 @dataclass
 class FakeSystem:
-    """Implements CudaSystem with one card."""
+    """Implements CudaSystem with one GPU."""
 
-    card: FakeCard = field(default_factory=FakeCard)
-    cards: Cards = field(default_factory=lambda: Cards((CARD,)))
+    gpu: FakeGpu = field(default_factory=FakeGpu)
+    gpus: Gpus = field(default_factory=lambda: Gpus((GPU,)))
 
-    def look(self) -> Cards:
-        return self.cards
+    def look(self) -> Gpus:
+        return self.gpus
 
-    def open(self, card: Card) -> FakeCard:
-        return self.card
+    def open(self, gpu: Gpu) -> FakeGpu:
+        return self.gpu

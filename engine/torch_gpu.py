@@ -1,4 +1,4 @@
-"""One CUDA card through torch and the driver's bindings: its allocator, its memory and its runner."""
+"""One CUDA GPU through torch and the driver's bindings: its allocator, its memory and its runner."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.cuda_loading import CardRunner
-from engine.devices import Card
+from engine.cuda_loading import GpuRunner
+from engine.devices import Gpu
 from engine.kv.cuda_driver import CudaDriver, supported
 from engine.kv.cuda_plain import plain_ranges
 from engine.kv.page_stock import DeviceDriver
@@ -17,7 +17,7 @@ from kernels.quant_types import RawTensor
 
 
 class TorchAllocator:
-    """Torch's allocator of one card (implements `engine.memory.card.Allocator`)."""
+    """Torch's allocator of one GPU (implements `engine.memory.gpu.Allocator`)."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -36,15 +36,15 @@ class TorchAllocator:
         torch.cuda.empty_cache()
 
 
-class TorchCard:
-    """A card through torch and the driver's bindings (implements `engine.cuda_loading.OpenCard`)."""
+class TorchGpu:
+    """A GPU through torch and the driver's bindings (implements `engine.cuda_loading.OpenGpu`)."""
 
-    def __init__(self, card: Card) -> None:
-        self._index = card.index
-        self._device = torch.device("cuda", card.index)
+    def __init__(self, gpu: Gpu) -> None:
+        self._index = gpu.index
+        self._device = torch.device("cuda", gpu.index)
         torch.cuda.set_device(self._device)
         torch.cuda.synchronize()  # makes the primary context current in this thread
-        self.allocator = TorchAllocator(card.index)
+        self.allocator = TorchAllocator(gpu.index)
 
     def driver(self) -> DeviceDriver | str:
         why_not = supported(self._index)
@@ -57,7 +57,7 @@ class TorchCard:
 
     def runner(
         self, config: LlamaConfig, tensors: Mapping[str, RawTensor], *, max_rows: int, positions: int
-    ) -> CardRunner:
-        from engine.cuda_runner import CudaRunner  # brings Triton: only where a card is used
+    ) -> GpuRunner:
+        from engine.cuda_runner import CudaRunner  # brings Triton: only where a GPU is used
 
         return CudaRunner(config, tensors, device=self._device, max_rows=max_rows, positions=positions)

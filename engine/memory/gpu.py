@@ -1,4 +1,4 @@
-"""A card's memory: its probe, and what torch's allocator keeps there and can give back."""
+"""A GPU's memory: its probe, and what torch's allocator keeps there and can give back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from engine.memory.probe import GPU, MemoryReading
 
 
 class Allocator(Protocol):
-    """The allocator of one card. All figures in bytes."""
+    """The allocator of one GPU. All figures in bytes."""
 
     def free_and_total(self) -> tuple[int, int]:
-        """What the driver has free, and what the card has."""
+        """What the driver has free, and what the GPU has."""
         ...
 
     def reserved(self) -> int:
@@ -29,8 +29,8 @@ class Allocator(Protocol):
         ...
 
 
-class CardProbe:
-    """Reads a card (implements `engine.memory.probe.MemoryProbe`). `stock` has the KV pool's pages, where it has any.
+class GpuProbe:
+    """Reads a GPU (implements `engine.memory.probe.MemoryProbe`). `stock` has the KV pool's pages, where it has any.
 
     Spare pages, and those on their way out, are available: the pool takes the former before it asks the driver, and
     waits for the latter where the driver has none. Blocks that the allocator keeps free are
