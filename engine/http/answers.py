@@ -1,11 +1,10 @@
-"""What a dialect must be able to write, and a whole answer gathered from its events."""
+"""A whole answer, gathered from its request's events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from engine.request import Done, Event, Finished, FinishReason, RequestError, Text, TokenLogprob
+from engine.request import Event, Finished, FinishReason, Text, TokenLogprob
 
 
 @dataclass(slots=True)
@@ -34,29 +33,3 @@ class Answer:
             choice.logprobs.extend(event.logprobs)
         elif isinstance(event, Finished):
             self.choices[event.choice].reason = event.reason
-
-
-class Renderer(Protocol):
-    """A dialect's way to write one request's answer. Each stream method returns whole server-sent events."""
-
-    def opening(self) -> bytes: ...
-
-    def status(self, words: str) -> bytes:
-        """What the stream waits for, where the dialect can show it apart from the answer; else nothing."""
-        ...
-
-    def text(self, event: Text) -> bytes: ...
-
-    def finished(self, event: Finished) -> bytes: ...
-
-    def done(self, event: Done) -> bytes: ...
-
-    def failed(self, error: RequestError) -> bytes: ...
-
-    def refusal(self, error: RequestError) -> bytes:
-        """The JSON body of a refusal before any header."""
-        ...
-
-    def answer(self, answer: Answer, done: Done) -> bytes:
-        """The JSON body of an answer that is not streamed."""
-        ...

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
-from engine.api import EnginePort, ServedModel
+from engine.api import EnginePort
 from engine.config import ServiceConfig
 from engine.http.admin import Admin
+from engine.http.body import Bodies
+from engine.http.body_scan import check_extent
+from engine.http.dialect import Origin, Reader, Renderer
 from engine.http.errors import internal
-from engine.http.exchange import Exchange, Exchanges, Job
-from engine.http.fields import Fields, decode_object
+from engine.http.exchange import Exchange, Exchanges
 from engine.http.guard import Guard
 from engine.http.metrics import Metrics
-from engine.http.openai.call import Call
 from engine.http.openai.chat import read_chat
 from engine.http.openai.completions import read_completion
-from engine.http.openai.params import Origin
-from engine.http.openai.render import ChatRenderer, CompletionRenderer
 from engine.http.pages import Pages
 from engine.http.wire import (
     CONTEXT_KEY,
@@ -38,28 +34,18 @@ from engine.http.wire import (
     context_of,
     header,
     new_id,
-    read_body,
     refuse,
     respond,
 )
 from engine.inbox import loading
 from engine.log_ring import LogRing
-from engine.memory.trim import return_free_memory
 from engine.request import RequestError
 
 log = logging.getLogger("tandem.http")
 
-READ_ASIDE_BYTES = 4 << 10
-"""Bodies over this are parsed, rendered and tokenised on a thread, so that `/health` and streams do not wait for it."""
-
-TRIM_ABOVE_BYTES = 64 << 10
-"""Bodies over this leave so much freed memory behind, a thousand bytes for each of a text, that it is given back."""
-
 NOT_BUILT = ("/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/rerank")
 
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
-Reader = Callable[[Fields, ServedModel, Origin], Call]
-T = TypeVar("T")
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _FIRST_WORD = re.compile(r"[^\s/]{1,64}")
@@ -91,13 +77,14 @@ class App:
         self._version = version
         self._guard = Guard(service)
         self._metrics = Metrics(engine, aliases=service.vllm_metrics)
+        self.bodies = Bodies(service.body_limit_bytes)
         self.exchanges = Exchanges(engine, service, self._metrics)
         pages = Pages(engine, self._guard, self._metrics)
         self.admin = admin = Admin(engine, self._guard, self.exchanges, log_ring or LogRing())
         self._router = Router(
             [
-                _route("POST", "/v1/chat/completions", self._chat),
-                _route("POST", "/v1/completions", self._completion),
+                self._answers("/v1/chat/completions", read_chat),
+                self._answers("/v1/completions", read_completion),
                 _route("GET", "/v1/models", pages.models),
                 _route("GET", "/v1/models/{name:path}", pages.model),
                 _route("GET", "/v1/status", pages.status),
@@ -150,47 +137,33 @@ class App:
             if context.started:
                 self._metrics.responded(_pattern(scope), context.status)
 
-    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._serve(scope, receive, send, read_chat, ChatRenderer)
+    def _answers(self, pattern: str, read: Reader) -> Route:
+        """A route that answers requests of one dialect."""
 
-    async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._serve(scope, receive, send, read_completion, CompletionRenderer)
+        async def handler(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._serve(scope, receive, send, read)
 
-    async def _serve(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        read: Reader,
-        renderer: type[ChatRenderer] | type[CompletionRenderer],
-    ) -> None:
+        return _route("POST", pattern, handler)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, read: Reader) -> None:
         model = self._engine.model
         if model is None:
             raise loading()
-        # In a list, so that it can be let go: an answer may run for an hour, and the body may have megabytes.
-        body = [await read_body(scope, receive, self._service.body_limit_bytes)]
+        body = await self.bodies.receive(scope, receive)
         # What a key's owner has said stays apart from what others have: caches never match across namespaces.
         origin = Origin(_engine_id(scope), _client(scope), context_of(scope).key or "")
         exchange = Exchange(self.exchanges, scope, receive, send, origin.id)
+
+        def work(data: bytearray) -> Renderer:
+            check_extent(data, model.max_len)
+            return read(data, model, origin, self._version)
+
         try:
             exchange.watch()
-            call = await _aside(len(body[0]), lambda: read(decode_object(body.pop()), model, origin))
-            await exchange.serve(Job(call.request, renderer(call, model, self._version), call.prompt_only))
+            await exchange.serve(await self.bodies.read(body, work, lambda: not exchange.gone))
         finally:
+            body.release()
             exchange.close()
-
-
-async def _aside(size: int, work: Callable[[], T]) -> T:
-    if size <= READ_ASIDE_BYTES:
-        return work()
-    return await asyncio.to_thread(work if size <= TRIM_ABOVE_BYTES else partial(_and_trim, work))
-
-
-def _and_trim(work: Callable[[], T]) -> T:
-    try:
-        return work()
-    finally:
-        return_free_memory()
 
 
 def _request_id(scope: Scope) -> tuple[str, list[Header]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
 
 from engine.api import EnginePort
 from engine.config import ServiceConfig
 from engine.counters import Ending
-from engine.http.answers import Answer, Renderer
+from engine.http.answers import Answer
+from engine.http.dialect import Renderer
 from engine.http.errors import internal
 from engine.http.mailbox import Mailbox, Mailroom
 from engine.http.metrics import Metrics
@@ -19,15 +19,6 @@ from engine.http.wire import Receive, Scope, Send, refuse, respond, start
 from engine.request import Admitted, Done, Event, Failed, Finished, FinishReason, Request, RequestError, Text
 
 log = logging.getLogger("tandem.http")
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be answered. `prompt_only`: the engine is not needed, the answer holds no generated token."""
-
-    request: Request
-    renderer: Renderer
-    prompt_only: bool = False
 
 
 class Exchanges:
@@ -121,38 +112,37 @@ class Exchange:
             self._engine.cancel(self._id)
         self._exchanges.leave(self._id)
 
-    async def serve(self, job: Job) -> None:
-        """Answer the job. Refusals before headers are answered here too, in the job's dialect."""
+    async def serve(self, renderer: Renderer) -> None:
+        """Answer the renderer's request. Refusals before headers are answered here too, in its dialect."""
         if self.gone:
             return
+        request = renderer.request
         try:
-            if job.prompt_only:
-                self._answer_prompt_only(job.request)
+            if request.max_tokens == 0:
+                self._answer_prompt_only(request)
             else:
-                self._exchanges.submit(job.request, self._mailbox)
+                self._exchanges.submit(request, self._mailbox)
                 self._submitted = True
-            if job.request.stream:
-                await self._stream(job.renderer)
-            else:
-                await self._whole(job)
+            await (self._stream(renderer) if request.stream else self._whole(renderer))
         except RequestError as error:
-            await refuse(self._scope, self._send, error, body=job.renderer.refusal(error))
+            await refuse(self._scope, self._send, error, body=renderer.refusal(error))
         except Exception as error:
             if not self._headers_sent:
                 raise
             what = type(error).__name__
             extra = {"request": self._id}
             log.error("request %s failed in its stream: %s", self._id, what, exc_info=error, extra=extra)
-            last = job.renderer.failed(internal("writing the stream"))
+            last = renderer.failed(internal("writing the stream"))
             await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _answer_prompt_only(self, request: Request) -> None:
+        """Nothing is to be generated, so the engine is not needed."""
         for choice in range(request.n):
             self._mailbox.put(Finished(choice, FinishReason.LENGTH, 0))
         self._mailbox.put(Done(len(request.prompt), 0, 0))
 
-    async def _whole(self, job: Job) -> None:
-        answer = Answer(job.request.n)
+    async def _whole(self, renderer: Renderer) -> None:
+        answer = Answer(renderer.request.n)
         progress = Progress()
         while not self.gone:
             for event in self._mailbox.take():
@@ -161,7 +151,7 @@ class Exchange:
                     raise event.error
                 if isinstance(event, Done):
                     self._end(event)
-                    body = job.renderer.answer(answer, event)
+                    body = renderer.answer(answer, event)
                     await respond(self._scope, self._send, 200, body, headers=progress.headers())
                     return
                 answer.add(event)

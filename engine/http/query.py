@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
+from engine.http.decoding import shown
 from engine.http.errors import invalid
-from engine.http.fields import shown
 from engine.http.wire import Scope
 
 TEXT_LIMIT = 200

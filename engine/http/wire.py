@@ -1,4 +1,4 @@
-"""Raw ASGI: a bounded body in, a response out, and what belongs to every response of one request."""
+"""Raw ASGI: a response out, and what belongs to every response of one request."""
 
 from __future__ import annotations
 
@@ -72,30 +72,6 @@ def header(scope: Scope, name: bytes) -> str | None:
         if key == name:
             return bytes(value).decode("latin-1")
     return None
-
-
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The body, never more than `limit` bytes of it in memory. Raises RequestError(413) over it, ClientGone."""
-    declared = header(scope, b"content-length")
-    if declared is not None and declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit, f"{int(declared):,}")
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise _too_large(limit, f"over {limit:,}")
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _too_large(limit: int, size: str) -> RequestError:
-    return RequestError(f"the body has {size} bytes, the limit is {limit:,}", status=413, code="body_too_large")
 
 
 async def start(scope: Scope, send: Send, status: int, headers: Sequence[Header]) -> None:

@@ -1,17 +1,22 @@
-"""`POST /v1/chat/completions` read: messages, the template's switches, chat's form of log-probabilities."""
+"""`POST /v1/chat/completions` read: messages as templates take them, and what holds between fields."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from engine.api import ServedModel
+from engine.checks import check_text
+from engine.http.decoding import decode, shown
+from engine.http.dialect import Origin
 from engine.http.errors import invalid, unsupported
-from engine.http.fields import Fields, as_object, shown
-from engine.http.openai.call import Call
-from engine.http.openai.params import Origin, read_common, refuse_zero_max_tokens
+from engine.http.openai import params
+from engine.http.openai.bodies import ChatBody, Message, Part, ToolCall
+from engine.http.openai.render import ChatRenderer
 from engine.request import Request, RequestError
 
-MAX_TOP_LOGPROBS = 20
-
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_DECODER = msgspec.json.Decoder(ChatBody)
 _PARTS_NOT_BUILT = {
     "image_url": "images are",
     "image": "images are",
@@ -21,15 +26,22 @@ _PARTS_NOT_BUILT = {
     "file": "files are",
     "video_url": "video is",
 }
+_RESERVED = frozenset({
+    "messages", "tools", "add_generation_prompt", "continue_final_message", "raise_exception", "strftime_now",
+})  # fmt: skip
+"""What a template is given by the engine. Names that end in `_token` belong to the model's file."""
 
 
-def read_chat(fields: Fields, model: ServedModel, origin: Origin) -> Call:
-    """The call behind a chat body. Raises RequestError(400) naming the field, also with the template's own words."""
-    common = read_common(fields, model)
-    if common.max_tokens == 0:
-        refuse_zero_max_tokens(fields, "")
-    logprobs = _logprobs(fields)
-    messages = _messages(fields)
+def read_chat(data: bytearray, model: ServedModel, origin: Origin, version: str) -> ChatRenderer:
+    """The request behind a chat body. Raises RequestError(400) naming the field, also with the template's own words."""
+    body = decode(data, _DECODER)
+    params.refuse_unbuilt(body)
+    params.refuse_zero_max_tokens(body)
+    logprobs = _logprobs(body)
+    sampling = params.sampling(body, model.tokenizer.vocab_size)
+    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(body.messages or [])]
+    if not messages:
+        raise invalid("messages", "must hold at least one message")
     if model.template is None:
         raise RequestError(
             f"messages: the model {model.name} has no chat template; use /v1/completions",
@@ -37,113 +49,93 @@ def read_chat(fields: Fields, model: ServedModel, origin: Origin) -> Call:
             code="no_chat_template",
             param="messages",
         )
-    continues = fields.flag("continue_final_message", False)
-    _check_continuation(fields, messages, continues)
-    extra = fields.nested("chat_template_kwargs")
+    _check_continuation(body, messages)
+    _check_switches(body)
+    # Before the template runs: rendering megabytes that cannot fit would take seconds from those who are served.
+    check_text("".join(message["content"] for message in messages), model.tokenizer, model.max_len, "messages")
+    continues = bool(body.continue_final_message)
     prompt = model.template.render(
         messages,
-        add_generation_prompt=fields.flag("add_generation_prompt", not continues),
+        add_generation_prompt=params.given(body.add_generation_prompt, not continues),
         continue_final_message=continues,
-        extra=extra.data if extra is not None else None,
+        extra=body.chat_template_kwargs,
     )
     request = Request(
         id=origin.id,
         client=origin.client,
+        namespace=origin.namespace,
+        model=body.model or model.name,
         prompt=prompt.ids,
         first_user_end=prompt.first_user_end,
-        max_tokens=common.max_tokens,
-        n=common.n,
-        stop=common.stop,
-        ignore_eos=common.ignore_eos,
-        stream=common.stream,
+        max_tokens=params.max_tokens(body),
+        n=params.choices(body),
+        stop=params.stops(body),
+        ignore_eos=bool(body.ignore_eos),
+        stream=bool(body.stream),
         logprobs=logprobs,
-        sampling=common.sampling,
-        namespace=origin.namespace,
-        model=common.model,
+        sampling=sampling,
     )
-    return Call(request, include_usage=common.include_usage)
+    return ChatRenderer(request, model, version, include_usage=params.includes_usage(body))
 
 
-def _logprobs(fields: Fields) -> int | None:
-    wanted = fields.flag("logprobs", False)
-    top = fields.integer("top_logprobs", low=0, high=MAX_TOP_LOGPROBS)
-    if top is not None and top > 0 and not wanted:
-        raise invalid(fields.at("top_logprobs"), f"needs logprobs: true, got {top} without it")
-    return (top or 0) if wanted else None
+def _logprobs(body: ChatBody) -> int | None:
+    if body.top_logprobs and not body.logprobs:
+        raise invalid("top_logprobs", f"needs logprobs: true, got {body.top_logprobs} without it")
+    return (body.top_logprobs or 0) if body.logprobs else None
 
 
-def _check_continuation(fields: Fields, messages: list[dict[str, object]], continues: bool) -> None:
-    if not continues:
+def _check_continuation(body: ChatBody, messages: list[dict[str, Any]]) -> None:
+    if not body.continue_final_message:
         return
-    if messages[-1]["role"] != "assistant":
-        raise invalid(
-            fields.at("continue_final_message"), f"needs a final assistant message, got {messages[-1]['role']}"
-        )
-    if fields.flag("add_generation_prompt", False):
-        raise invalid(fields.at("add_generation_prompt"), "cannot be true beside continue_final_message: true")
+    if (role := messages[-1]["role"]) != "assistant":
+        raise invalid("continue_final_message", f"needs a final assistant message, got {role}")
+    if body.add_generation_prompt:
+        raise invalid("add_generation_prompt", "cannot be true beside continue_final_message: true")
 
 
-def _messages(fields: Fields) -> list[dict[str, object]]:
-    entries = fields.array("messages")
-    if not entries:
-        raise invalid(fields.at("messages"), "must hold at least one message")
-    return [_message(as_object(entry, f"{fields.at('messages')}[{i}]")) for i, entry in enumerate(entries)]
+def _check_switches(body: ChatBody) -> None:
+    for name in body.chat_template_kwargs or {}:
+        if name in _RESERVED or name.endswith("_token"):
+            raise invalid(f"chat_template_kwargs.{name}", "is a name that the engine itself gives the template")
 
 
-def _message(fields: Fields) -> dict[str, object]:
+def _message(message: Message, path: str) -> dict[str, Any]:
     """A message as templates take it: role and string content, with the parts of a tool exchange where it has them."""
-    role = fields.text("role")
-    if role not in _ROLES:
-        raise invalid(fields.at("role"), f"must be one of {', '.join(_ROLES)}, got {shown(role)}")
-    message: dict[str, object] = {"role": _ROLES[role], "content": _content(fields, role)}
-    name = fields.text("name")
-    if name is not None:
-        message["name"] = name
-    if role == "assistant" and fields.has("tool_calls"):
-        message["tool_calls"] = _tool_calls(fields)
-    if role == "tool" and (call_id := fields.text("tool_call_id")) is not None:
-        message["tool_call_id"] = call_id
-    return message
+    role = "system" if message.role == "developer" else message.role
+    rendered: dict[str, Any] = {"role": role, "content": _content(message, f"{path}.content")}
+    if message.name is not None:
+        rendered["name"] = message.name
+    if role == "assistant" and message.tool_calls is not None:
+        rendered["tool_calls"] = [_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)]
+    if role == "tool" and message.tool_call_id is not None:
+        rendered["tool_call_id"] = message.tool_call_id
+    return rendered
 
 
-def _content(fields: Fields, role: str) -> str:
-    content = fields.get("content")
-    if isinstance(content, str):
-        return content
-    if content is None and role == "assistant":
-        return ""
-    if not isinstance(content, list):
-        raise invalid(fields.at("content"), f"must be a string or an array of parts, got {shown(content)}")
-    return "\n".join(_part(as_object(part, f"{fields.at('content')}[{i}]")) for i, part in enumerate(content))
+def _content(message: Message, path: str) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None:
+        if message.role == "assistant":
+            return ""
+        raise invalid(path, "must be a string or an array of parts, got null")
+    return "\n".join(_part(part, f"{path}[{i}]") for i, part in enumerate(message.content))
 
 
-def _part(fields: Fields) -> str:
-    form = fields.text("type")
-    if form in _PARTS_NOT_BUILT:
-        raise unsupported(fields.at("type"), f"{form}: {_PARTS_NOT_BUILT[form]}")
-    if form not in ("text", "refusal"):
-        raise invalid(fields.at("type"), f'must be "text", got {shown(form)}')
-    text = fields.text(form)
+def _part(part: Part, path: str) -> str:
+    if part.type in _PARTS_NOT_BUILT:
+        raise unsupported(f"{path}.type", f"{part.type}: {_PARTS_NOT_BUILT[part.type]}")
+    if part.type not in ("text", "refusal"):
+        raise invalid(f"{path}.type", f'must be "text", got {shown(part.type)}')
+    text = part.text if part.type == "text" else part.refusal
     if text is None:
-        raise invalid(fields.at(form), "must be a string, got null")
+        raise invalid(f"{path}.{part.type}", "must be a string, got null")
     return text
 
 
-def _tool_calls(fields: Fields) -> list[dict[str, object]]:
-    calls: list[dict[str, object]] = []
-    for index, entry in enumerate(fields.array("tool_calls") or []):
-        call = as_object(entry, f"{fields.at('tool_calls')}[{index}]")
-        function = call.nested("function")
-        if function is None or (name := function.text("name")) is None:
-            raise invalid(call.at("function.name"), "must be a string, got null")
-        arguments = function.get("arguments")
-        if arguments is not None and not isinstance(arguments, str | dict):
-            raise invalid(function.at("arguments"), f"must be a string or an object, got {shown(arguments)}")
-        calls.append(
-            {
-                "id": call.text("id") or "",
-                "type": "function",
-                "function": {"name": name, "arguments": "{}" if arguments is None else arguments},
-            }
-        )
-    return calls
+def _call(call: ToolCall, path: str) -> dict[str, Any]:
+    function = call.function
+    if function is None or function.name is None:
+        raise invalid(f"{path}.function.name", "must be a string, got null")
+    arguments = params.given(function.arguments, "{}")
+    return {"id": call.id or "", "type": "function", "function": {"name": function.name, "arguments": arguments}}

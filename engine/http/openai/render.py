@@ -10,7 +10,6 @@ import msgspec
 from engine.api import ServedModel
 from engine.http.answers import Answer
 from engine.http.errors import error_body
-from engine.http.openai.call import Call
 from engine.http.openai.logprobs import chat_logprobs, legacy_logprobs
 from engine.http.openai.shapes import (
     CachedDetails,
@@ -21,7 +20,7 @@ from engine.http.openai.shapes import (
     TextCompletion,
     Usage,
 )
-from engine.request import Done, Finished, RequestError, Text
+from engine.request import Done, Finished, Request, RequestError, Text
 
 _json = msgspec.json.Encoder().encode
 
@@ -46,12 +45,13 @@ class _OpenAIRenderer:
     id_prefix: str
     chunk_object: str
 
-    def __init__(self, call: Call, model: ServedModel, version: str) -> None:
-        self.call = call
+    def __init__(self, request: Request, model: ServedModel, version: str, *, include_usage: bool) -> None:
+        self.request = request
+        self.include_usage = include_usage
         self.tokenizer = model.tokenizer
-        self.id = self.id_prefix + call.request.id
+        self.id = self.id_prefix + request.id
         self.created = int(time.time())
-        self.model = call.request.model
+        self.model = request.model
         self.fingerprint = fingerprint(model, version)
         shared = _json(
             {
@@ -63,11 +63,11 @@ class _OpenAIRenderer:
             }
         )
         self._head = b"data: " + shared[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if call.include_usage else b"]}\n\n"
+        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
     def done(self, event: Done) -> bytes:
         last = b"data: [DONE]\n\n"
-        if not self.call.include_usage:
+        if not self.include_usage:
             return last
         return self._head + b'],"usage":' + _json(usage_of(event)) + b"}\n\n" + last
 
@@ -87,15 +87,14 @@ class ChatRenderer(_OpenAIRenderer):
     id_prefix = "chatcmpl-"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, call: Call, model: ServedModel, version: str) -> None:
-        super().__init__(call, model, version)
-        n = call.request.n
-        self._text_heads = [self._head + b'{"index":%d,"delta":{"content":' % i for i in range(n)]
+    def __init__(self, request: Request, model: ServedModel, version: str, *, include_usage: bool) -> None:
+        super().__init__(request, model, version, include_usage=include_usage)
+        self._text_heads = [self._head + b'{"index":%d,"delta":{"content":' % i for i in range(request.n)]
         self._text_tail = b'},"logprobs":null,"finish_reason":null}' + self._tail
 
     def opening(self) -> bytes:
         role = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-        return b"".join(self._head + role % i + self._tail for i in range(self.call.request.n))
+        return b"".join(self._head + role % i + self._tail for i in range(self.request.n))
 
     def status(self, words: str) -> bytes:
         """As reasoning of the first choice; clients do not send reasoning back, and `messages` ignores it."""
@@ -114,7 +113,7 @@ class ChatRenderer(_OpenAIRenderer):
         return self._head + end + self._tail
 
     def answer(self, answer: Answer, done: Done) -> bytes:
-        wants_logprobs = self.call.request.logprobs is not None
+        wants_logprobs = self.request.logprobs is not None
         choices = [
             ChatChoice(
                 index=index,
@@ -142,16 +141,20 @@ class CompletionRenderer(_OpenAIRenderer):
     id_prefix = "cmpl-"
     chunk_object = "text_completion"
 
-    def __init__(self, call: Call, model: ServedModel, version: str) -> None:
-        super().__init__(call, model, version)
-        self._text_heads = [self._head + b'{"index":%d,"text":' % i for i in range(call.request.n)]
+    def __init__(
+        self, request: Request, model: ServedModel, version: str, *, include_usage: bool, echo: str = ""
+    ) -> None:
+        """`echo` is the prompt's text where the answer is to begin with it."""
+        super().__init__(request, model, version, include_usage=include_usage)
+        self._echo = echo
+        self._text_heads = [self._head + b'{"index":%d,"text":' % i for i in range(request.n)]
         self._text_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
-        self._offsets = [0] * call.request.n
+        self._offsets = [0] * request.n
 
     def opening(self) -> bytes:
-        if not self.call.echo:
+        if not self._echo:
             return b""
-        text = _json(self.call.echo)
+        text = _json(self._echo)
         return b"".join(head + text + self._text_tail for head in self._text_heads)
 
     def text(self, event: Text) -> bytes:
@@ -165,18 +168,18 @@ class CompletionRenderer(_OpenAIRenderer):
 
     @property
     def _with_top(self) -> bool:
-        return bool(self.call.request.logprobs)
+        return bool(self.request.logprobs)
 
     def finished(self, event: Finished) -> bytes:
         end = b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}' % (event.choice, _json(event.reason))
         return self._head + end + self._tail
 
     def answer(self, answer: Answer, done: Done) -> bytes:
-        wants_logprobs = self.call.request.logprobs is not None
+        wants_logprobs = self.request.logprobs is not None
         choices = [
             TextChoice(
                 index=index,
-                text=self.call.echo + choice.text,
+                text=self._echo + choice.text,
                 logprobs=legacy_logprobs(choice.logprobs, self.tokenizer, with_top=self._with_top, offset=0)
                 if wants_logprobs
                 else None,

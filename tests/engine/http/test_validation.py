@@ -57,6 +57,42 @@ MESSAGES = b'"messages":[{"role":"user","content":"hi"}]'
         ({"stream_options": 3}, "stream_options", "must be an object"),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage", "true or false"),
         ({"model": 5}, "model", "must be a string"),
+        ({"model": "m" * 257}, "model", "at most 256 characters, got 257"),
+        ({"user": "u" * 513}, "user", "at most 512 characters, got 513"),
+        ({"metadata": {"k" * 65: "v"}}, "metadata", "at most 64 characters, got 65"),
+        ({"metadata": {"k": "v" * 513}}, "metadata.k", "at most 512 characters, got 513"),
+        ({"metadata": {f"k{i}": 1 for i in range(17)}}, "metadata", "at most 16 entries, got 17"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "at most 1024 token ids, got 1025"),
+        ({"logit_bias": {"1": "x"}}, "logit_bias.1", 'must be a number, got "x"'),
+        ({"logit_bias": {"9" * 30: 1}}, "logit_bias", "token ids"),
+        ({"n": 2.5, "top_k": 3.0}, "n", "must be an integer, got 2.5"),
+        ({"messages": [{"role": "user", "content": "x"}] * 4097}, "messages", "at most 4096 messages, got 4097"),
+        (
+            {"messages": [{"content": "x"}]},
+            "messages[0].role",
+            "one of assistant, developer, system, tool, user",
+        ),
+        ({"messages": [{"role": "user", "content": "x", "name": "n" * 257}]}, "messages[0].name", "at most 256"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 1025}]},
+            "messages[0].content",
+            "at most 1024 parts, got 1025",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * 129}]},
+            "messages[0].tool_calls",
+            "at most 128 calls, got 129",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "i" * 257, "function": {"name": "f"}}]}]},
+            "messages[0].tool_calls[0].id",
+            "at most 256 characters, got 257",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 4}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+            "must be a string or an object, got 4",
+        ),
         ({"messages": []}, "messages", "at least one"),
         ({"messages": None}, "messages", "at least one"),
         ({"messages": "hi"}, "messages", "must be an array"),
@@ -84,6 +120,19 @@ MESSAGES = b'"messages":[{"role":"user","content":"hi"}]'
         ({"grammar": "root ::= x"}, "grammar", "not supported yet"),
         ({"guided_json": {"type": "object"}}, "guided_json", "not supported yet"),
         ({"chat_template_kwargs": 4}, "chat_template_kwargs", "must be an object"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "engine itself"),
+        (
+            {"chat_template_kwargs": {"add_generation_prompt": 1}},
+            "chat_template_kwargs.add_generation_prompt",
+            "itself",
+        ),
+        ({"chat_template_kwargs": {"bos_token": "<s>"}}, "chat_template_kwargs.bos_token", "engine itself"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools", "engine itself"),
+        (
+            {"chat_template_kwargs": {str(i): i for i in range(65)}},
+            "chat_template_kwargs",
+            "at most 64 entries, got 65",
+        ),
     ],
 )
 def test_chat_fields_refused_by_name(
@@ -114,7 +163,12 @@ def test_chat_fields_refused_by_name(
         (b'{"stop":["ok","\\udfff"],' + MESSAGES + b"}", "stop[1]", "surrogate"),
         (b'{"metadata":{"\\ud800":1},' + MESSAGES + b"}", "metadata", "surrogate"),
         (b'{"messages":"\xff"}', None, "not valid JSON"),
-        (b'{"a":' + b"[" * 100_000 + b"}", None, "nested too deeply"),
+        (b'{"a":' + b"[" * 100_000 + b"}", None, "nested too deeply: 100,001 levels, at most 64"),
+        (b'{"a":' + b"[" * 64 + b"]" * 64 + b"}", None, "nested too deeply: 65 levels"),
+        (b'{"messages":"[{[{","a":' + b'{"a":' * 500 + b"1" + b"}" * 501, None, "nested too deeply: 501 levels"),
+        (b'{"a":[' + b"1," * 70_000 + b"1]}", None, "holds 70,003 values, at most 67,584"),
+        (b'{"n":"x","n":0,' + MESSAGES + b"}", "n", "at least 1 and at most 8, got 0"),
+        (b'{"logit_bias":{"5":NaN},' + MESSAGES + b"}", "logit_bias.5", "finite number, got nan"),
         (b'{"seed":' + b"9" * 5000 + b"," + MESSAGES + b"}", None, "not valid JSON"),
     ],
 )
@@ -152,8 +206,8 @@ def test_a_head_that_does_not_end(server: Served, client: httpx.Client) -> None:
 
 def test_a_large_body_within_the_limit(client: httpx.Client, engine: ScriptedEngine) -> None:
     """Large bodies are parsed aside; the answer and the refusal are the same as for small ones."""
-    assert client.post(CHAT, json=chat_body(user="u" * 100_000)).status_code == 200
-    refused = client.post(CHAT, json=chat_body(user="u" * 100_000, n=0))
+    assert client.post(CHAT, json=chat_body(note="u" * 100_000)).status_code == 200
+    refused = client.post(CHAT, json=chat_body(note="u" * 100_000, n=0))
     assert error_of(refused)["param"] == "n"
 
 

@@ -18,9 +18,8 @@ import pytest
 
 from engine.boot import Parts
 from engine.config import EngineConfig
-from engine.http.app import READ_ASIDE_BYTES, TRIM_ABOVE_BYTES
+from engine.http.body import HEAVY_BYTES, READ_ASIDE_BYTES, Body
 from engine.http.exchange import Exchange
-from engine.http.wire import Receive, Scope, read_body
 from engine.loop import Engine
 from engine.memory.probe import FixedProbe
 from engine.protocol import Health
@@ -303,26 +302,27 @@ def test_a_refused_request_is_freed_without_the_collector(house: Callable[..., H
         gc.enable()
 
 
-@pytest.mark.parametrize("padding", [0, READ_ASIDE_BYTES, TRIM_ABOVE_BYTES])
+@pytest.mark.parametrize("padding", [0, READ_ASIDE_BYTES, HEAVY_BYTES])
 def test_a_body_is_let_go_while_its_answer_runs(
     house: Callable[..., House], monkeypatch: pytest.MonkeyPatch, padding: int
 ) -> None:
     """An answer may run for an hour: what it was asked with is not kept for it."""
 
-    class Body(bytearray):
+    class Watched(bytearray):
         """Bytes that can be watched."""
 
-    bodies: list[weakref.ref[Body]] = []
+    bodies: list[weakref.ref[Watched]] = []
+    take = Body.take
 
-    async def watched(scope: Scope, receive: Receive, limit: int) -> Body:
-        body = Body(await read_body(scope, receive, limit))
-        bodies.append(weakref.ref(body))
-        return body
+    def watched(body: Body) -> Watched:
+        data = Watched(take(body))
+        bodies.append(weakref.ref(data))
+        return data
 
-    monkeypatch.setattr("engine.http.app.read_body", watched)
+    monkeypatch.setattr(Body, "take", watched)
     h = house()
     h.gate.close()
-    with h.asked(max_tokens=1000, user="x" * padding):
+    with h.asked(max_tokens=1000, note="x" * padding):
         assert h.gate.held.wait(LONG_S)
         assert len(bodies) == 1
         assert wait_until(lambda: bodies[0]() is None)
@@ -334,12 +334,12 @@ def test_freed_memory_goes_back_after_a_large_body_alone(
     house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trimmed: list[None] = []
-    monkeypatch.setattr("engine.http.app.return_free_memory", lambda: trimmed.append(None))
+    monkeypatch.setattr("engine.http.body.return_free_memory", lambda: trimmed.append(None))
     h = house()
-    assert h.post(user="x" * READ_ASIDE_BYTES).status_code == 200
+    assert h.post(note="x" * READ_ASIDE_BYTES).status_code == 200
     assert trimmed == []
-    assert h.post(user="x" * TRIM_ABOVE_BYTES).status_code == 200
-    assert h.post(user="x" * TRIM_ABOVE_BYTES, prompt=[7] * WINDOW).status_code == 400
+    assert h.post(note="x" * HEAVY_BYTES).status_code == 200
+    assert h.post(note="x" * HEAVY_BYTES, prompt=[7] * WINDOW).status_code == 400
     assert len(trimmed) == 2
 
 
@@ -350,12 +350,12 @@ EXTREMES: list[dict[str, Any]] = [
     {"repetition_penalty": 100},
     {"repetition_penalty": 0.01},
     {"presence_penalty": 2, "frequency_penalty": -2, "repetition_penalty": 100},
-    {"top_k": 10**30},
+    {"top_k": (1 << 63) - 1},
     {"top_p": 1e-300},
     {"min_p": 1},
     {"seed": (1 << 63) - 1},
     {"seed": -(1 << 63)},
-    {"max_tokens": 10**30, "prompt": [7] * 2040},
+    {"max_tokens": (1 << 63) - 1, "prompt": [7] * 2040},
     {"logit_bias": {str(token): -100 for token in range(512)}},
     {"logit_bias": {"511": 100}},
     {"logprobs": 5, "top_k": 1},
