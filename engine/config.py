@@ -59,7 +59,10 @@ class ServiceConfig:
     web origins that a browser page may call from (`*` allows any). `metrics_token` and `admin_token` open what
     the engine tells about itself, `admin_token` also the actions under `/admin`: `http/guard.py`. `heartbeat_s` is the
     longest silence on an open stream, `headers_after_s` the longest wait for an admission before a stream's headers go
-    out. `visible_status` also says as reasoning text what a chat stream waits for, for clients that hide comments.
+    out. `connections` caps those open at once (None: as the limit of file descriptors allows),
+    `connections_per_address` those of one address of another machine (None: a quarter). `head_timeout_s` is for a
+    request's line and headers, `stall_timeout_s` for a body that does not come or an answer that is not read.
+    `visible_status` also says as reasoning text what a chat stream waits for, for clients that hide comments.
     `vllm_metrics` shows some metrics under vLLM's names too.
     """
 
@@ -74,5 +77,9 @@ class ServiceConfig:
     admin_token: str | None = field(default=None, repr=False)
     heartbeat_s: float = 3.0
     headers_after_s: float = 1.0
+    connections: int | None = None
+    connections_per_address: int | None = None
+    head_timeout_s: float = 20.0
+    stall_timeout_s: float = 30.0
     visible_status: bool = False
     vllm_metrics: bool = False

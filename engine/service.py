@@ -20,6 +20,7 @@ import uvloop
 from engine.api import EnginePort
 from engine.config import CLOSING_S, EngineConfig, ServiceConfig
 from engine.counters import Ending
+from engine.descriptors import raise_limit
 from engine.http.app import App
 from engine.http.server import AppServer
 from engine.keyring import SecretsUnusable, require_keys
@@ -84,6 +85,7 @@ def run(
             write_record(config.state_dir, _record(listening, owner, unit_name() if notifier.address else None))
             stack.callback(remove_record, config.state_dir)
         ring = stack.enter_context(_kept_log())
+        raise_limit()
         log.info("loading %s; /health at %s says how far it is", config.model_name, listening.url)
         try:
             engine = (open_engine or _open_engine)(config)
@@ -153,6 +155,8 @@ class _Service:
         self._notifier = notifier
         self._app = App(engine, service, version(), ring)
         self._server = AppServer(self._app, owner)
+        limits = self._app.connections.limits
+        log.info("connections: at most %d, %d for one other machine", limits.connections, limits.per_address)
         self._signalled = asyncio.Event()
 
     async def serve(self) -> int:

@@ -63,6 +63,10 @@ def service_config(settings: Settings) -> ServiceConfig:
         secrets_file=secrets_file(settings),
         metrics_token=settings.metrics_token,
         admin_token=settings.admin_token,
+        connections=settings.connections,
+        connections_per_address=settings.connections_per_address,
+        head_timeout_s=settings.head_timeout,
+        stall_timeout_s=settings.stall_timeout,
         visible_status=settings.visible_status == "reasoning",
         vllm_metrics=settings.metrics_aliases == "vllm",
     )

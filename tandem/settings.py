@@ -17,6 +17,7 @@ PREFIX = "TANDEM_"
 ALIAS_PREFIXES = ("QSE_", "QWEN38_")
 # A year: what a clock can still add.
 SECONDS = Real(0, 365 * 86_400)
+PATIENCE = Real(1, 3600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +294,30 @@ class Settings:
     )
     drain_timeout: float = _row(
         SERVICE, SECONDS, 30.0, "How long running requests may still take once the engine is told to stop.", unit="s"
+    )
+    connections: int | None = _row(
+        SERVICE,
+        Whole(1, 65_536),
+        None,
+        "Connections open at once; beyond them those make way that wait for their clients.",
+        default_text="4096, less where the limit of file descriptors is lower: 256 of those stay free",
+    )
+    connections_per_address: int | None = _row(
+        SERVICE,
+        Whole(1, 65_536),
+        None,
+        "How many of them one address of another machine may have.",
+        default_text="a quarter of them",
+    )
+    head_timeout: float = _row(
+        SERVICE, PATIENCE, 20.0, "How long a request's line and headers may take before it is refused.", unit="s"
+    )
+    stall_timeout: float = _row(
+        SERVICE,
+        PATIENCE,
+        30.0,
+        "How long a body may take to come, or an answer to be read, beside a second for each 16 KiB that moved.",
+        unit="s",
     )
     allowed_hosts: tuple[str, ...] = _row(
         SERVICE, WordList(), (), "Names that a Host header may carry beside the loopback ones.", default_text="none"

@@ -15,6 +15,7 @@ from engine.config import ServiceConfig
 from engine.http.admin import Admin
 from engine.http.body import Bodies
 from engine.http.body_scan import check_extent
+from engine.http.connection_table import ConnectionLimits, ConnectionTable
 from engine.http.dialect import Origin, Reader, Renderer
 from engine.http.errors import internal
 from engine.http.exchange import Exchange, Exchanges
@@ -76,8 +77,9 @@ class App:
         self._service = service
         self._version = version
         self._guard = Guard(service)
-        self._metrics = Metrics(engine, aliases=service.vllm_metrics)
         self.bodies = Bodies(service.body_limit_bytes)
+        self.connections = ConnectionTable(ConnectionLimits.of(service))
+        self._metrics = Metrics(engine, self.connections, aliases=service.vllm_metrics)
         self.exchanges = Exchanges(engine, service, self._metrics)
         pages = Pages(engine, self._guard, self._metrics)
         self.admin = admin = Admin(engine, self._guard, self.exchanges, log_ring or LogRing())

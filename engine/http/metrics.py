@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from engine.api import EnginePort
+from engine.http.connection_table import ConnectionTable
 from engine.http.engine_metrics import EngineCollector
 from engine.http.vllm_metrics import VllmAliases
 from engine.request import Done, FinishReason
@@ -15,13 +19,33 @@ TTFT_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
 DURATION_BUCKETS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800, 3600)
 
 
+class _ConnectionCollector:
+    def __init__(self, table: ConnectionTable) -> None:
+        self._table = table
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        opened = GaugeMetricFamily("tandem_connections", "Connections open now.")
+        opened.add_metric((), self._table.open)
+        yield opened
+        ended = CounterMetricFamily(
+            "tandem_connections_ended", "Connections that this side ended early, by why.", labels=("reason",)
+        )
+        for reason, count in self._table.closed.items():
+            ended.add_metric((reason.value,), count)
+        yield ended
+
+
 class Metrics:
     """One application's metrics, in a registry of its own. Base units throughout: seconds, bytes, tokens. `aliases`
     shows some of them under vLLM's names too."""
 
-    def __init__(self, engine: EnginePort, *, aliases: bool = False) -> None:
+    def __init__(self, engine: EnginePort, connections: ConnectionTable, *, aliases: bool = False) -> None:
         self._registry = registry = CollectorRegistry()
         registry.register(EngineCollector(engine))
+        registry.register(_ConnectionCollector(connections))
         ProcessCollector(registry=registry)
         self._aliases = VllmAliases(engine, registry, TTFT_BUCKETS, DURATION_BUCKETS) if aliases else None
         self._responses = Counter(

@@ -12,6 +12,7 @@ import uvicorn
 
 from engine.http.app import App
 from engine.http.connection import OneRequestAtATime, OwnerConnection
+from engine.http.connection_table import TableState
 from engine.listening import BACKLOG
 from engine.owner_socket import OwnerSocket
 
@@ -21,10 +22,14 @@ GRACE_S = 2
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections (5 s is common): the one who closes second cannot lose a request to it."""
 
+TICKS_A_SWEEP = 10
+
 
 class AppServer(uvicorn.Server):
     """Serves an application on sockets that are already bound, TCP ones and the owner's. `ready` is set once it accepts
     connections."""
+
+    server_state: TableState
 
     def __init__(self, app: App, owner: OwnerSocket | None = None) -> None:
         super().__init__(
@@ -44,6 +49,7 @@ class AppServer(uvicorn.Server):
                 timeout_graceful_shutdown=GRACE_S,
             )
         )
+        self.server_state = TableState(app.connections)
         self.ready = threading.Event()
         self._owner = owner
 
@@ -59,6 +65,12 @@ class AppServer(uvicorn.Server):
 
     def _owner_connection(self) -> OwnerConnection:
         return OwnerConnection(self.config, self.server_state, self.lifespan.state)
+
+    async def on_tick(self, counter: int) -> bool:
+        """uvicorn calls it ten times a second."""
+        if counter % TICKS_A_SWEEP == 0:
+            self.server_state.table.sweep()
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
