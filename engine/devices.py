@@ -5,17 +5,16 @@ The driver is asked directly, since importing torch takes seconds: `tandem docto
 
 from __future__ import annotations
 
-import ctypes
 import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 LEAST_CAPABILITY = (8, 0)
 """Gpus from Ampere on: bf16 products and asynchronous copies."""
 
 _NO_DEVICE = 100
-_MAJOR, _MINOR = 75, 76
-"""`CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR` of the driver's header."""
+_NAME_LENGTH, _BUS_ADDRESS_LENGTH = 128, 32
 
 
 class UnusableDevice(ValueError):
@@ -99,17 +98,39 @@ def _why_none(gpus: Gpus) -> str:
 def look() -> Gpus:
     """Ask the driver for its GPUs, as far as this installation could use them."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+        driver = _driver()
+        (status,) = driver.cuInit(0)
+    except (ImportError, RuntimeError):
+        # The bindings import everywhere and miss the library only when they are used.
         return Gpus((), "no CUDA driver is installed (libcuda.so.1)")
-    status = driver.cuInit(0)
-    if status not in (0, _NO_DEVICE):
-        return Gpus((), f"the CUDA driver does not start (cuInit: error {status})")
-    count = ctypes.c_int(0)
-    if status == _NO_DEVICE or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+    if int(status) not in (0, _NO_DEVICE):
+        return Gpus((), f"the CUDA driver does not start (cuInit: error {int(status)})")
+    error, count = driver.cuDeviceGetCount() if int(status) == 0 else (status, 0)
+    if int(error) != 0 or count == 0:
         return Gpus((), "the CUDA driver shows no GPU")
     lacking = _torch_lacks_cuda()
-    return Gpus((), lacking) if lacking else Gpus(tuple(_gpu(driver, i) for i in range(count.value)))
+    return Gpus((), lacking) if lacking else Gpus(tuple(_gpu(driver, i) for i in range(count)))
+
+
+def bus_address(index: int) -> str | None:
+    """The PCI bus address of the GPU that the driver numbers `index`; None where the driver does not say."""
+    try:
+        driver = _driver()
+        if int(driver.cuInit(0)[0]) != 0:
+            return None
+        error, handle = driver.cuDeviceGet(index)
+        if int(error) != 0:
+            return None
+        error, address = driver.cuDeviceGetPCIBusId(_BUS_ADDRESS_LENGTH, handle)
+    except (ImportError, RuntimeError):
+        return None
+    return _text(address) if int(error) == 0 else None
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
 
 
 def _torch_lacks_cuda() -> str | None:
@@ -120,12 +141,16 @@ def _torch_lacks_cuda() -> str | None:
     return f"the installed torch ({installed}) is built without CUDA" if installed.endswith("+cpu") else None
 
 
-def _gpu(driver: ctypes.CDLL, index: int) -> Gpu:
-    handle, major, minor = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0)
-    name, total = ctypes.create_string_buffer(128), ctypes.c_size_t(0)
-    driver.cuDeviceGet(ctypes.byref(handle), index)
-    driver.cuDeviceGetName(name, len(name), handle)
-    driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, handle)
-    driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, handle)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
-    return Gpu(index, name.value.decode(errors="replace"), (major.value, minor.value), total.value)
+def _gpu(driver: Any, index: int) -> Gpu:
+    attribute = driver.CUdevice_attribute
+    _, handle = driver.cuDeviceGet(index)
+    _, name = driver.cuDeviceGetName(_NAME_LENGTH, handle)
+    _, major = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
+    _, minor = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
+    _, total = driver.cuDeviceTotalMem(handle)
+    return Gpu(index, _text(name), (major, minor), int(total))
+
+
+def _text(value: bytes) -> str:
+    """A C string in a buffer of fixed length."""
+    return value.partition(b"\0")[0].decode(errors="replace")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any
-
 import pytest
+from cuda.bindings.driver import CUdevice_attribute
 
 from engine import devices
-from engine.devices import Choice, Gpu, Gpus, UnusableDevice, choose, look
+from engine.devices import Choice, Gpu, Gpus, UnusableDevice, bus_address, choose, look
 
 NEW = Gpu(0, "NVIDIA A", (9, 0), 8 << 30)
 SECOND = Gpu(1, "NVIDIA B", (8, 0), 8 << 30)
@@ -54,34 +52,39 @@ def test_what_is_refused(wanted: str, gpus: Gpus, words: str) -> None:
 
 
 class FakeCuda:
-    """The driver calls that `look` makes. `_obj` is what a `byref` points to."""
+    """The driver calls that `look` and `bus_address` make, as `cuda.bindings.driver` has them."""
 
-    def __init__(self, status: int, count: int) -> None:
+    CUdevice_attribute = CUdevice_attribute
+
+    def __init__(self, status: int, count: int, failing: str = "") -> None:
         self._status = status
         self._count = count
+        self._failing = failing
 
-    def cuInit(self, _flags: int) -> int:  # noqa: N802
-        return self._status
+    def _answer(self, name: str, value: object) -> tuple[int, object]:
+        return (3, None) if name == self._failing else (0, value)
 
-    def cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
-        out._obj.value = self._count
-        return 0
+    def cuInit(self, _flags: int) -> tuple[int]:  # noqa: N802
+        return (self._status,)
 
-    def cuDeviceGet(self, out: Any, index: int) -> int:  # noqa: N802
-        out._obj.value = index
-        return 0
+    def cuDeviceGetCount(self) -> tuple[int, object]:  # noqa: N802
+        return self._answer("cuDeviceGetCount", self._count)
 
-    def cuDeviceGetName(self, out: Any, _size: int, handle: Any) -> int:  # noqa: N802
-        out.value = f"GPU {handle.value}".encode()
-        return 0
+    def cuDeviceGet(self, index: int) -> tuple[int, object]:  # noqa: N802
+        return self._answer("cuDeviceGet", index)
 
-    def cuDeviceGetAttribute(self, out: Any, attribute: int, _handle: Any) -> int:  # noqa: N802
-        out._obj.value = {75: 8, 76: 9}[attribute]
-        return 0
+    def cuDeviceGetName(self, size: int, handle: int) -> tuple[int, object]:  # noqa: N802
+        return self._answer("cuDeviceGetName", f"GPU {handle}".encode().ljust(size, b"\0"))
 
-    def cuDeviceTotalMem_v2(self, out: Any, _handle: Any) -> int:  # noqa: N802
-        out._obj.value = 24 << 30
-        return 0
+    def cuDeviceGetAttribute(self, attribute: CUdevice_attribute, _handle: int) -> tuple[int, object]:  # noqa: N802
+        major = attribute is CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+        return self._answer("cuDeviceGetAttribute", 8 if major else 9)
+
+    def cuDeviceTotalMem(self, _handle: int) -> tuple[int, object]:  # noqa: N802
+        return self._answer("cuDeviceTotalMem", 24 << 30)
+
+    def cuDeviceGetPCIBusId(self, size: int, handle: int) -> tuple[int, object]:  # noqa: N802
+        return self._answer("cuDeviceGetPCIBusId", f"0000:0{handle}:00.0".encode().ljust(size, b"\0"))
 
 
 @pytest.mark.parametrize(
@@ -97,14 +100,29 @@ class FakeCuda:
 def test_what_the_driver_shows(
     monkeypatch: pytest.MonkeyPatch, status: int, count: int, torch: str, gpus: Gpus
 ) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: FakeCuda(status, count))
+    monkeypatch.setattr(devices, "_driver", lambda: FakeCuda(status, count))
     monkeypatch.setattr(devices, "version", lambda _name: torch)
     assert look() == gpus
 
 
-def test_a_box_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError(name)
+def test_a_bus_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_driver", lambda: FakeCuda(0, 3))
+    assert bus_address(2) == "0000:02:00.0"
 
-    monkeypatch.setattr(ctypes, "CDLL", missing)
+
+@pytest.mark.parametrize(
+    "driver", [FakeCuda(803, 1), FakeCuda(0, 1, "cuDeviceGet"), FakeCuda(0, 1, "cuDeviceGetPCIBusId")]
+)
+def test_no_bus_address(monkeypatch: pytest.MonkeyPatch, driver: FakeCuda) -> None:
+    monkeypatch.setattr(devices, "_driver", lambda: driver)
+    assert bus_address(0) is None
+
+
+def test_a_box_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Missing:
+        def cuInit(self, _flags: int) -> None:  # noqa: N802
+            raise RuntimeError("libcuda.so.1 cannot be found")
+
+    monkeypatch.setattr(devices, "_driver", Missing)
     assert look() == NO_DRIVER
+    assert bus_address(0) is None

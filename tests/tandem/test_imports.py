@@ -73,6 +73,7 @@ def test_an_installation_brings_what_is_imported_and_nothing_else() -> None:
     lines = [*project["dependencies"], *project["optional-dependencies"]["web"]]
     declared = {re.split("[<>=;]", line)[0].strip() for line in lines}
     declared -= {"pip"}  # run as a program, to fetch a model
-    modules = {"cuda" if name == "cuda-python" else name.replace("-", "_") for name in declared}
+    other_names = {"cuda-python": "cuda", "nvidia-ml-py": "pynvml"}
+    modules = {other_names.get(name, name.replace("-", "_")) for name in declared}
     names = {name for folder in OURS for path in (ROOT / folder).rglob("*.py") for name in imported(path)}
     assert names - OURS - sys.stdlib_module_names == modules

@@ -2,78 +2,59 @@
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 
+from engine import devices
 from engine.memory.nvml import GpuState, read_gpu
 
 
-class FakeLibrary:
-    """Both libraries at once. `_obj` is what a `byref` points to; the call named `failing` returns an error."""
+class FakeNvml:
+    """What `read_gpu` calls of pynvml; the call named `failing` raises."""
 
-    def __init__(self, failing: str = "") -> None:
-        self._failing = failing
-        self.shut_down = 0
-
-    def __getattr__(self, name: str) -> Any:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str = "") -> None:
+        self.open = 0
         answers = {
-            "cuDeviceGet": lambda out, index: self._set(out, index),
-            "cuDeviceGetPCIBusId": lambda out, _size, device: self._text(out, f"0000:0{device.value}:00.0"),
-            "nvmlDeviceGetHandleByPciBusId_v2": lambda bus, out: self._set(out, int(bus.value.split(b":")[1])),
-            "nvmlDeviceGetMemoryInfo": self._memory,
-            "nvmlSystemGetDriverVersion": lambda out, _size: self._text(out, "570.86"),
-            "nvmlShutdown": self._shut,
+            "nvmlInit": self._init,
+            "nvmlShutdown": self._shut_down,
+            "nvmlDeviceGetHandleByPciBusId": lambda address: int(address.split(":")[1]),
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=1000 * handle, free=10 * handle),
+            "nvmlSystemGetDriverVersion": lambda: "570.86",
         }
-        return (lambda *_: 3) if name == self._failing else answers.get(name, lambda *_: 0)
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, name, self._fail if name == failing else answer)
 
-    def _set(self, out: Any, value: int) -> int:
-        out._obj.value = value
-        return 0
+    def _init(self) -> None:
+        self.open += 1
 
-    def _text(self, out: Any, text: str) -> int:
-        out.value = text.encode()
-        return 0
+    def _shut_down(self) -> None:
+        self.open -= 1
 
-    def _memory(self, handle: Any, out: Any) -> int:
-        out._obj.total, out._obj.free = 1000 * handle.value, 10 * handle.value
-        return 0
+    def _fail(self, *_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
 
-    def _shut(self) -> int:
-        self.shut_down += 1
-        return 0
+
+@pytest.fixture(autouse=True)
+def bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "bus_address", lambda index: f"0000:0{index}:00.0" if index < 8 else None)
 
 
 def test_a_gpu_is_found_by_its_bus_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = FakeLibrary()
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: library)
+    FakeNvml(monkeypatch)
     assert read_gpu(2) == GpuState(total=2000, free=20, driver="570.86")
 
 
 @pytest.mark.parametrize(
-    "failing",
-    [
-        "cuInit",
-        "cuDeviceGet",
-        "cuDeviceGetPCIBusId",
-        "nvmlInit_v2",
-        "nvmlDeviceGetHandleByPciBusId_v2",
-        "nvmlDeviceGetMemoryInfo",
-        "nvmlSystemGetDriverVersion",
-    ],
+    "failing", ["nvmlInit", "nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetMemoryInfo", "nvmlSystemGetDriverVersion"]
 )
 def test_whatever_fails_is_no_answer(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    library = FakeLibrary(failing)
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: library)
+    nvml = FakeNvml(monkeypatch, failing)
     assert read_gpu(1) is None
-    begun = failing.startswith(("nvmlDevice", "nvmlSystem"))
-    assert library.shut_down == begun
+    assert nvml.open == 0
 
 
-def test_no_library_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> ctypes.CDLL:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert read_gpu(0) is None
+def test_a_gpu_that_the_driver_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(monkeypatch)
+    assert read_gpu(9) is None
