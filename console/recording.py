@@ -293,6 +293,9 @@ def _claim(path: Path) -> int:
     any handle of a file drops the process's record locks on it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # One that is continued may be wider: it names clients.
+        with suppress(PermissionError):
+            os.fchmod(handle, 0o600)
     except OSError as error:
         raise NotARecording(f"cannot record to {path}: {error.strerror}") from None
     try:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from engine.locks import process_words
+
 _LOOPBACK = {"localhost": ("127.0.0.1", "::1"), "127.0.0.1": ("127.0.0.1", "::1"), "::1": ("::1", "127.0.0.1")}
 _EVERY = {"0.0.0.0": ("0.0.0.0",), "::": ("::", "0.0.0.0")}
 _AS_SEEN_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -25,8 +27,7 @@ class PortInUse(Exception):
     """Another process listens on the port."""
 
     def __init__(self, host: str, port: int, pid: int | None) -> None:
-        holder = f"process {pid}" if pid is not None else "another process"
-        super().__init__(f"port {port} on {host} is held by {holder}; stop it or choose another --port")
+        super().__init__(f"port {port} on {host} is held by {process_words(pid)}; stop it or choose another --port")
         self.host = host
         self.port = port
         self.pid = pid

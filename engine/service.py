@@ -30,9 +30,24 @@ from engine.notify import Notifier, unit_name
 from engine.owner_socket import OwnerSocket, owner_socket
 from engine.request import RequestError
 from engine.snapshot import version
-from engine.state_dir import ServiceRecord, StateDirLocked, lock_state_dir, remove_record, write_record
+from engine.state_dir import (
+    ServiceRecord,
+    StateDirLocked,
+    StateDirUnusable,
+    lock_state_dir,
+    remove_record,
+    write_record,
+)
 
-__all__ = ["HostNotAllowed", "PortInUse", "SecretsUnusable", "ServiceConfig", "StateDirLocked", "run"]
+__all__ = [
+    "HostNotAllowed",
+    "PortInUse",
+    "SecretsUnusable",
+    "ServiceConfig",
+    "StateDirLocked",
+    "StateDirUnusable",
+    "run",
+]
 
 log = logging.getLogger("tandem.service")
 
@@ -68,8 +83,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code: 0 after a drain, 1 where the engine failed.
 
-    Before anything is loaded, raises SecretsUnusable, HostNotAllowed, StateDirLocked or PortInUse. A second signal ends
-    the process at once, with exit code 1.
+    Before anything is loaded, raises SecretsUnusable, HostNotAllowed, StateDirUnusable, StateDirLocked or PortInUse. A
+    second signal ends the process at once, with exit code 1.
     """
     require_keys(service.host, service.secrets_file)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

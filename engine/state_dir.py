@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import fcntl
-import logging
-import os
-import stat
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
-log = logging.getLogger("tandem.service")
+from engine.locks import Held, held, is_held, process_words
+from engine.private_files import make_private, read_private, refuse_links, write_private
 
-PRIVATE = 0o700
 LOCK_NAME = "engine.lock"
 RECORD_NAME = "engine.json"
-
-
-class Held(Exception):
-    """Another process holds a lock file."""
-
-    def __init__(self, path: Path, pid: int | None) -> None:
-        super().__init__(f"{path} is held by {f'process {pid}' if pid is not None else 'another process'}")
-        self.pid = pid
+OWN_NAMES = ("engine.", "supervisor.", "launch.json", "ledger.sqlite", "residency.jsonl")
+"""How the names of our files begin. What else lies in the directory is not ours to judge."""
 
 
 class StateDirLocked(Exception):
     """Another engine holds the state directory."""
 
     def __init__(self, state_dir: Path, pid: int | None) -> None:
-        holder = f"process {pid}" if pid is not None else "another process"
-        super().__init__(f"the state directory {state_dir} is held by {holder}; stop it or choose another --state-dir")
+        super().__init__(
+            f"the state directory {state_dir} is held by {process_words(pid)}; stop it or choose another --state-dir"
+        )
         self.state_dir = state_dir
         self.pid = pid
+
+
+class StateDirUnusable(Exception):
+    """The state directory cannot be used; the message says why."""
+
+    def __init__(self, state_dir: Path, why: OSError) -> None:
+        super().__init__(f"the state directory {state_dir} cannot be used: {why.strerror or why}")
 
 
 class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,76 +47,33 @@ class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
     socket: str | None = None
 
 
+def prepare(state_dir: Path) -> None:
+    """Have the directory there, private, without a link in the place of a file of ours. Raises StateDirUnusable."""
+    try:
+        make_private(state_dir)
+        refuse_links(state_dir, OWN_NAMES)
+    except OSError as why:
+        raise StateDirUnusable(state_dir, why) from why
+
+
 @contextmanager
 def lock_state_dir(state_dir: Path) -> Iterator[None]:
-    """Hold the directory for this process; made if absent. Raises StateDirLocked where another process holds it.
+    """Hold the directory for this process; made if absent. Raises StateDirUnusable, and StateDirLocked where another
+    process holds it.
 
     The lock is the kernel's (flock), so it ends with the process however that ends. The file keeps the holder's pid.
     """
-    make_private(state_dir)
-    try:
-        with held(state_dir / LOCK_NAME):
-            yield
-    except Held as why:
-        raise StateDirLocked(state_dir, why.pid) from None
-
-
-def make_private(state_dir: Path) -> None:
-    """Make the directory where it is absent, with mode 700; narrow a wider one, and say so in the log. One of another
-    user is left as it is: that user can read and replace what is in it whatever its mode."""
-    state_dir.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        state_dir.mkdir(mode=PRIVATE)
-    found = state_dir.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if not mode & 0o077:
-        return
-    if found.st_uid != os.geteuid():
-        log.warning("the state directory %s belongs to user %d and has mode %o", state_dir, found.st_uid, mode)
-        return
-    state_dir.chmod(PRIVATE)
-    log.warning("the state directory %s had mode %o and let other users in; it has 700 now", state_dir, mode)
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path` for this process; made if absent, with its folder. Raises Held."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if not _try_lock(descriptor):
-            raise Held(path, _pid_in(descriptor))
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def holder(path: Path) -> int | None:
-    """The live process that holds the lock file at `path`; None where none does. 0 where one does and has not said
-    which."""
-    if not is_held(path):
-        return None
-    text = path.read_text(encoding="ascii", errors="replace").strip()
-    return int(text) if text.isdigit() else 0
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Take the lock; a second try, because `is_locked` in another process holds it for an instant."""
-    for last_try in (False, True):
+    prepare(state_dir)
+    with ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if not last_try:
-                time.sleep(0.05)
-    return False
-
-
-def _pid_in(descriptor: int) -> int | None:
-    text = os.pread(descriptor, 32, 0).strip()
-    return int(text) if text.isdigit() else None
+            stack.enter_context(held(state_dir / LOCK_NAME))
+            # An engine that was killed left its own, and must not be taken for this one.
+            remove_record(state_dir)
+        except Held as why:
+            raise StateDirLocked(state_dir, why.pid) from None
+        except OSError as why:
+            raise StateDirUnusable(state_dir, why) from why
+        yield
 
 
 def is_locked(state_dir: Path) -> bool:
@@ -127,26 +81,9 @@ def is_locked(state_dir: Path) -> bool:
     return is_held(state_dir / LOCK_NAME)
 
 
-def is_held(path: Path) -> bool:
-    """Whether a live process holds the lock file at `path`."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
 def write_record(state_dir: Path, record: ServiceRecord) -> None:
     """Write `engine.json` whole or not at all."""
-    draft = state_dir / (RECORD_NAME + ".new")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
-    draft.replace(state_dir / RECORD_NAME)
+    write_private(state_dir / RECORD_NAME, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
 
 
 def read_record(state_dir: Path) -> ServiceRecord | None:
@@ -154,8 +91,8 @@ def read_record(state_dir: Path) -> ServiceRecord | None:
     if not is_locked(state_dir):
         return None
     try:
-        return msgspec.json.decode((state_dir / RECORD_NAME).read_bytes(), type=ServiceRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return msgspec.json.decode(read_private(state_dir / RECORD_NAME), type=ServiceRecord)
+    except (OSError, msgspec.DecodeError):
         return None
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from engine.config import EngineConfig, ServiceConfig
 from engine.keyring import SecretsUnusable, require_keys
 from engine.listening import HostNotAllowed, PortInUse, bind
-from engine.state_dir import StateDirLocked, is_locked, make_private, read_record
+from engine.locks import holder
+from engine.state_dir import LOCK_NAME, StateDirLocked, StateDirUnusable, prepare
 from tandem.exits import CommandError, Exit
 from tandem.origins import Resolved
 from tandem.paths import config_dir, default_state_dir, shipped
@@ -119,13 +120,14 @@ def check_free(settings: Settings) -> None:
     checks both again when it takes them."""
     folder = state_dir(settings)
     try:
-        make_private(folder)
-        taken = is_locked(folder)
+        prepare(folder)
+        pid = holder(folder / LOCK_NAME)
+    except StateDirUnusable as why:
+        raise CommandError(str(why), Exit.USAGE) from why
     except OSError as why:
-        raise CommandError(f"the state directory {folder} cannot be used: {why.strerror}", Exit.USAGE) from why
-    if taken:
-        record = read_record(folder)
-        raise CommandError(str(StateDirLocked(folder, record.pid if record else None)), Exit.REFUSED)
+        raise CommandError(str(StateDirUnusable(folder, why)), Exit.USAGE) from why
+    if pid is not None:
+        raise CommandError(str(StateDirLocked(folder, pid)), Exit.REFUSED)
     try:
         bind(settings.host, settings.port).close()
     except PortInUse as why:

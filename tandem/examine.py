@@ -19,12 +19,13 @@ from engine.catalog import BUILT_IN, models_dir
 from engine.devices import Gpu
 from engine.keyring import TOKENS, SecretsUnusable, read_secrets
 from engine.listening import PortInUse, bind, is_loopback
+from engine.locks import holder, process_words
 from engine.memory.budget import Floors, default_floors
 from engine.memory.nvml import read_gpu
 from engine.memory.probe import GPU, MemoryReading, open_probe
 from engine.memory.sizes import GIB, size
 from engine.protocol import Health
-from engine.state_dir import is_locked, read_record
+from engine.state_dir import LOCK_NAME, StateDirUnusable, prepare, read_record
 from tandem.advice import MOST_SLOTS, SlotAdvice, recommend
 from tandem.configure import crowded, secrets_file, state_dir, usable_cores
 from tandem.exits import CommandError, Exit
@@ -203,15 +204,13 @@ def _port(settings: Settings) -> Line:
 def _lock(settings: Settings) -> Line:
     folder = state_dir(settings)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = is_locked(folder)
-    except OSError as why:
-        return Line("lock", Verdict.FAIL, f"the state directory {folder} cannot be used: {why.strerror}")
-    if not taken:
+        prepare(folder)
+        pid = holder(folder / LOCK_NAME)
+    except (StateDirUnusable, OSError) as why:
+        return Line("lock", Verdict.FAIL, str(why))
+    if pid is None:
         return Line("lock", Verdict.OK, f"{folder} is free")
-    record = read_record(folder)
-    holder = f"process {record.pid}" if record else "an engine that is starting"
-    return Line("lock", Verdict.NOTE, f"{folder} is held by {holder}; `tandem status` says what it does")
+    return Line("lock", Verdict.NOTE, f"{folder} is held by {process_words(pid)}; `tandem status` says what it does")
 
 
 def _disk(what: str, folder: Path, need: int) -> Line:

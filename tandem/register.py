@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from engine.state_dir import LOCK_NAME, ServiceRecord, holder, is_locked, read_record
+from engine.locks import holder, process_words
+from engine.private_files import make_private, read_private, write_private
+from engine.state_dir import LOCK_NAME, ServiceRecord, is_locked, read_record
 from tandem.exits import CommandError, Exit
 from tandem.origins import Flags, resolve
 from tandem.paths import default_state_dir, state_root
@@ -18,6 +20,7 @@ from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.wire import Address
 
 LAUNCH_NAME = "launch.json"
+_NAME_LENGTH = 16
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +56,13 @@ class Running:
 
     @property
     def pid(self) -> int | None:
-        """The engine's process; None while there is none, 0 where it has not said which."""
-        return self.record.pid if self.record else holder(self.state_dir / LOCK_NAME)
+        """The engine's process; None while there is none, 0 where it cannot be told which."""
+        return holder(self.state_dir / LOCK_NAME)
 
     def __str__(self) -> str:
         if self.record is not None:
-            return f"{self.record.url} (process {self.record.pid})"
-        return f"{self.state_dir} (process {self.supervisor or self.pid})"
+            return f"{self.record.url} ({process_words(self.pid)})"
+        return f"{self.state_dir} ({process_words(self.supervisor or self.pid)})"
 
 
 def _register() -> Path:
@@ -67,15 +70,15 @@ def _register() -> Path:
 
 
 def _entry(state_dir: Path) -> Path:
-    return _register() / hashlib.sha256(str(state_dir).encode()).hexdigest()[:16]
+    return _register() / hashlib.sha256(str(state_dir).encode()).hexdigest()[:_NAME_LENGTH]
 
 
 @contextmanager
 def registered(state_dir: Path) -> Iterator[None]:
     """Enter the engine of `state_dir` into the register while it runs."""
     entry = _entry(state_dir)
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    entry.write_text(str(state_dir), encoding="utf-8")
+    make_private(entry.parent)
+    write_private(entry, str(state_dir).encode())
     try:
         yield
     finally:
@@ -86,10 +89,10 @@ def running() -> list[Running]:
     """Every engine of this user that runs now."""
     folders = {default_state_dir()}
     if _register().is_dir():
-        for entry in sorted(_register().iterdir()):
+        for entry in sorted(_register().glob(f"{'?' * _NAME_LENGTH}")):
             try:
-                folders.add(Path(entry.read_text(encoding="utf-8")))
-            except FileNotFoundError:
+                folders.add(Path(read_private(entry).decode()))
+            except OSError:
                 continue
     return [engine for folder in sorted(folders) if (engine := Running.there(folder)) is not None]
 
@@ -111,14 +114,14 @@ def write_launch(state_dir: Path, flags: Flags) -> None:
         env_file=str(flags.env_file.absolute()) if flags.env_file else None,
         folder=str(Path.cwd()),
     )
-    state_dir.mkdir(parents=True, exist_ok=True)
-    (state_dir / LAUNCH_NAME).write_bytes(msgspec.json.encode(launch))
+    make_private(state_dir)
+    write_private(state_dir / LAUNCH_NAME, msgspec.json.encode(launch))
 
 
 def read_launch(state_dir: Path) -> Launch | None:
     try:
-        return msgspec.json.decode((state_dir / LAUNCH_NAME).read_bytes(), type=Launch)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        return msgspec.json.decode(read_private(state_dir / LAUNCH_NAME), type=Launch)
+    except (OSError, msgspec.MsgspecError):
         return None
 
 

@@ -12,7 +12,7 @@ import typer
 
 from engine.keyring import SecretsUnusable
 from engine.listening import HostNotAllowed, PortInUse
-from engine.state_dir import StateDirLocked
+from engine.state_dir import StateDirLocked, StateDirUnusable
 from tandem import output
 from tandem.configure import check_free, check_host, crowded, engine_config, service_config, state_dir
 from tandem.exits import CommandError, Exit
@@ -66,7 +66,7 @@ def serve(
             code = run(engine_config(settings, model, name), service_config(settings))
     except (PortInUse, StateDirLocked) as why:
         raise CommandError(str(why), Exit.REFUSED) from why
-    except (HostNotAllowed, SecretsUnusable) as why:
+    except (HostNotAllowed, SecretsUnusable, StateDirUnusable) as why:
         raise CommandError(str(why), Exit.USAGE) from why
     raise typer.Exit(code)
 

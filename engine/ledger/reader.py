@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from engine.ledger.store import BUSY_S, COLUMNS, FIELDS, LedgerUnusable, check_schema, said_of
+from engine.private_files import refuse_links
 from engine.protocol import Finish, LedgerRow, RequestsPage
 
 PAGE_LIMIT = 500
@@ -100,6 +101,8 @@ class LedgerReader:
         """The file, open for reading; None where there is none or nothing was written yet."""
         with said_of(self._path):
             there = self._path.exists()
+            if there:
+                refuse_links(self._path.parent, (self._path.name,))
         if not there:
             yield None
             return

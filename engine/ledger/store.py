@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.private_files import FOLDER_MODE, narrow, open_private, refuse_links
 from engine.protocol import LedgerRow
 
 FILE_NAME = "ledger.sqlite"
@@ -89,8 +90,12 @@ class LedgerStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         with said_of(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            # SQLite follows links, and gives a new log the mode of the file.
+            refuse_links(path.parent, (path.name,))
+            os.close(open_private(path, os.O_RDWR | os.O_CREAT))
+            for left in path.parent.glob(f"{path.name}-*"):
+                narrow(left)
             self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             try:
                 if not check_schema(self._connection, path):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from engine.private_files import read_private
+
 JOURNAL_NAME = "residency.jsonl"
 
 
@@ -25,7 +27,7 @@ def read_journal(state_dir: Path) -> Iterator[JournalLine | str]:
     """The journal's lines, oldest first; a line that is no decision (cut short by a crash) comes as its text. Nothing
     where there is no journal."""
     try:
-        text = (state_dir / JOURNAL_NAME).read_bytes()
+        text = read_private(state_dir / JOURNAL_NAME)
     except FileNotFoundError:
         return
     for line in text.splitlines():

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from engine.state_dir import Held, held, holder
+from engine.locks import Held, held, holder, process_words
+from engine.state_dir import StateDirUnusable, prepare
 from tandem.exits import CommandError, Exit
 from tandem.paths import state_root
 
@@ -28,7 +29,11 @@ def hold_lock() -> Path:
 @contextmanager
 def claimed(port: int, state_dir: Path) -> Iterator[None]:
     """Hold the state directory and the port for this supervisor, also while its engine is down. Port 0 is whichever is
-    free, so nobody can want it too. Raises CommandError (exit 5)."""
+    free, so nobody can want it too. Raises CommandError (exit 5; 2 where the directory cannot be used)."""
+    try:
+        prepare(state_dir)
+    except StateDirUnusable as why:
+        raise CommandError(str(why), Exit.USAGE) from why
     with ExitStack() as stack:
         try:
             stack.enter_context(held(state_dir / SUPERVISOR_LOCK))
@@ -46,20 +51,21 @@ def check_unclaimed(port: int, state_dir: Path) -> None:
     """Raises CommandError (exit 5) where another supervisor has the state directory or the port, or the box is held."""
     if (pid := holder(state_dir / SUPERVISOR_LOCK)) is not None:
         raise CommandError(
-            f"the state directory {state_dir} is held by process {pid}, which supervises an engine there; "
+            f"the state directory {state_dir} is held by {process_words(pid)}, which supervises an engine there; "
             "`tandem stop` ends both, or choose another --state-dir",
             Exit.REFUSED,
         )
     if port and (pid := holder(port_lock(port))) is not None:
         raise CommandError(
-            f"port {port} is held by process {pid}, which supervises an engine on it; "
+            f"port {port} is held by {process_words(pid)}, which supervises an engine on it; "
             "`tandem stop` ends both, or choose another --port",
             Exit.REFUSED,
         )
     pid = holder(hold_lock())
-    if pid is not None and not _comes_from(pid):
+    if pid is not None and not (pid and _comes_from(pid)):
         raise CommandError(
-            f"the box is held by process {pid} (`tandem hold`), which starts the engine again when its command is done",
+            f"the box is held by {process_words(pid)} (`tandem hold`), which starts the engine again when its command "
+            "is done",
             Exit.REFUSED,
         )
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from engine.state_dir import Held, held, holder
+from engine.locks import Held, held, holder, process_words
+from engine.private_files import make_private, read_private, write_private
 from tandem import output
 from tandem.exits import CommandError, Exit
 from tandem.paths import state_root
@@ -97,7 +98,7 @@ def hold(
                 code = _stop_and_run(minutes * 60, command, drain=drain, signals=signals, stopped=stopped)
         except Held as why:
             raise CommandError(
-                f"the box is held already, by process {why.pid}; `tandem status` tells until when", Exit.REFUSED
+                f"the box is held already, by {process_words(why.pid)}; `tandem status` tells until when", Exit.REFUSED
             ) from why
         finally:
             # Outside the lock, which keeps everyone else's engines from starting: a unit's is someone else's.
@@ -263,8 +264,8 @@ def note_path() -> Path:
 
 
 def write_note(note: Note) -> None:
-    note_path().parent.mkdir(parents=True, exist_ok=True)
-    note_path().write_bytes(msgspec.json.format(msgspec.json.encode(note)) + b"\n")
+    make_private(note_path().parent)
+    write_private(note_path(), msgspec.json.format(msgspec.json.encode(note)) + b"\n")
 
 
 def remove_note() -> None:
@@ -273,7 +274,7 @@ def remove_note() -> None:
 
 def read_note() -> Note | None:
     try:
-        return msgspec.json.decode(note_path().read_bytes(), type=Note)
+        return msgspec.json.decode(read_private(note_path()), type=Note)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.config import CLOSING_S
-from engine.state_dir import make_private, read_record
+from engine.private_files import open_private
+from engine.state_dir import read_record
 from tandem import output
 from tandem.configure import check_host, state_dir
 from tandem.exits import CommandError, Exit
@@ -48,8 +49,7 @@ def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = N
     folder = state_dir(settings)
     check_no_unit_runs(settings.port, folder)
     find_model(settings.model)
-    make_private(folder)
-    with (folder / OWN_LOG_NAME).open("wb") as own_log:
+    with os.fdopen(open_private(folder / OWN_LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as own_log:
         child = subprocess.Popen(
             [sys.executable, "-m", "tandem.service", *to_arguments(flags)],
             stdin=subprocess.DEVNULL,
@@ -85,7 +85,11 @@ def end(engine: Running, timeout_s: float | None = None) -> None:
         timeout_s = _drain_timeout(environment_of(engine)) + CLOSING_S + (5.0 if supervised else 0.0)
     pid = engine.supervisor if supervised else engine.pid
     if pid == 0:
-        raise CommandError(f"the process that holds {engine.state_dir} is not known yet; try again", Exit.NOT_READY)
+        raise CommandError(
+            f"which process holds {engine.state_dir} is not known: it has just begun, or runs in another container; "
+            "try again, or end it there",
+            Exit.NOT_READY,
+        )
     if pid is None or not _signal(pid, signal.SIGTERM):
         return
     if not _wait_for(lambda: Running.there(engine.state_dir) is None, timeout_s):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.state_dir import holder
+from engine.locks import is_held
+from engine.private_files import read_private, write_private
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.units import duration
 
@@ -52,22 +53,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_report(state_dir: Path, report: Report) -> None:
     """Write `supervisor.json` whole or not at all. A disk that takes no more costs the report, not the service."""
-    draft = state_dir / (REPORT_NAME + ".new")
-    try:
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-        draft.replace(state_dir / REPORT_NAME)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+    with suppress(OSError):
+        write_private(state_dir / REPORT_NAME, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
 
 
 def read_report(state_dir: Path) -> Report | None:
     """The last report of a state directory; DIED where it speaks of a supervisor that is no more."""
     try:
-        report = msgspec.json.decode((state_dir / REPORT_NAME).read_bytes(), type=Report)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        report = msgspec.json.decode(read_private(state_dir / REPORT_NAME), type=Report)
+    except (OSError, msgspec.MsgspecError):
         return None
-    if report.alive and holder(state_dir / SUPERVISOR_LOCK) is None:
+    if report.alive and not is_held(state_dir / SUPERVISOR_LOCK):
         return msgspec.structs.replace(report, state=State.DIED)
     return report
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Self, TextIO
 
+from engine.private_files import FOLDER_MODE, narrow, open_private
+
 LOG_NAME = "engine.log"
 LIMIT_BYTES = 10 << 20
 KEPT = 3
@@ -56,6 +58,10 @@ class RotatingLog:
         """Begin a new file, if the present one has anything in it."""
         with self._lock, contextlib.suppress(OSError):
             self._close()
+            # Those of an earlier version may be wider.
+            for number in range(self._kept + 1):
+                with contextlib.suppress(FileNotFoundError):
+                    narrow(numbered(self._path, number))
             if self._path.exists() and self._path.stat().st_size:
                 self._put_aside()
 
@@ -70,9 +76,10 @@ class RotatingLog:
         self.close()
 
     def _open(self) -> IO[bytes]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("ab", buffering=0)
-        self._size = self._path.stat().st_size
+        self._path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        descriptor = open_private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._file = os.fdopen(descriptor, "ab", buffering=0)
+        self._size = os.fstat(descriptor).st_size
         return self._file
 
     def _put_aside(self) -> None:
@@ -111,11 +118,11 @@ def pump(source: IO[bytes], log: RotatingLog) -> None:
 def read_back(path: Path, count: int) -> tuple[list[str], TextIO]:
     """The last `count` lines of a log, from the files put aside too where the newest does not hold as many; and the
     newest file, open where they end. Raises FileNotFoundError where there is no log."""
-    newest = path.open(encoding="utf-8", errors="replace")
+    newest = _reading(path)
     lines = deque(newest, maxlen=count)
     number = 1
     while len(lines) < count and numbered(path, number).exists():
-        with numbered(path, number).open(encoding="utf-8", errors="replace") as older:
+        with _reading(numbered(path, number)) as older:
             lines.extendleft(reversed(deque(older, maxlen=count - len(lines))))
         number += 1
     return list(lines), newest
@@ -137,7 +144,7 @@ def follow(path: Path, file: TextIO, *, ended: Callable[[], bool] = lambda: Fals
                 rest = pending + file.read()
                 yield from rest.splitlines(keepends=True)
                 file.close()
-                file, pending = path.open(encoding="utf-8", errors="replace"), ""
+                file, pending = _reading(path), ""
             elif ended():
                 return
             else:
@@ -146,9 +153,13 @@ def follow(path: Path, file: TextIO, *, ended: Callable[[], bool] = lambda: Fals
         file.close()
 
 
+def _reading(path: Path) -> TextIO:
+    return os.fdopen(open_private(path, os.O_RDONLY), encoding="utf-8", errors="replace")
+
+
 def _inode(path: Path) -> int | None:
     """Which file `path` is; None where there is none."""
     try:
-        return path.stat().st_ino
+        return path.lstat().st_ino
     except FileNotFoundError:
         return None

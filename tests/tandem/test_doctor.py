@@ -126,7 +126,7 @@ def test_an_engine_of_ones_own_that_runs_is_no_fault(
     lines = lines_of(capsys)
     assert lines["port"] == ("note", f"{listening.url} is served by your engine, process 4321")
     assert lines["lock"][0] == "note"
-    assert "held by process 4321" in lines["lock"][1]
+    assert f"{folder} is held by" in lines["lock"][1]
 
 
 def test_an_unknown_model_is_named_with_the_known_ones(

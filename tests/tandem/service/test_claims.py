@@ -18,7 +18,7 @@ from tests.support.scripted_engine import wait_until
 def test_one_supervisor_a_port_and_a_state_directory(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     with claimed(8123, one):
-        for port, folder, words in ((8123, two, "port 8123 is held by process"), (8124, one, f"{one} is held by")):
+        for port, folder, words in ((8123, two, "port 8123 is held by"), (8124, one, f"{one} is held by")):
             with pytest.raises(CommandError, match=words) as refused, claimed(port, folder):
                 pass
             assert refused.value.code == Exit.REFUSED

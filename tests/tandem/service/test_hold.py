@@ -20,6 +20,7 @@ from tandem.exits import CommandError, Exit
 from tandem.service import hold
 from tandem.service.claims import check_unclaimed, hold_lock
 from tandem.service.hold import Note, describe_hold, read_note, restore_after_crash, write_note
+from tests.support.lock_holder import held_elsewhere
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 
@@ -118,11 +119,9 @@ def test_one_hold_at_a_time_and_no_engine_beside_it(tmp_path: Path, monkeypatch:
     with held(hold_lock()):
         assert run(["hold", "1", "true"]) == Exit.REFUSED
         check_unclaimed(0, tmp_path)
-        # Whoever descends from the hold may: its command may bring an engine of its own.
-        with ended(subprocess.Popen(["sleep", "60"])) as stranger:
-            hold_lock().write_text(f"{stranger.pid}\n")
-            with pytest.raises(CommandError, match=f"held by process {stranger.pid}"):
-                check_unclaimed(0, tmp_path)
+    # Whoever descends from the hold may: its command may bring an engine of its own.
+    with held_elsewhere(hold_lock()) as pid, pytest.raises(CommandError, match=f"held by process {pid}"):
+        check_unclaimed(0, tmp_path)
 
 
 def note_of(pid: int, since: float, folder: Path) -> Note:
