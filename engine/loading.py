@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine import protocol, records
 from engine.api import ServedModel
-from engine.chat_template import GgufChatTemplate
+from engine.chat_template import load_template, warnings_of
 from engine.config import EngineConfig
 from engine.cpu_runner import CpuRunner
 from engine.cuda_loading import MAX_ROWS, CudaSystem, OpenGpu, TorchCuda, load_on_gpu
@@ -19,8 +19,8 @@ from engine.models.llama import LlamaConfig
 from engine.protocol import Loading
 from engine.runner import Runner
 from engine.state import KvMemory
-from engine.tokenizer import GgufTokenizer, load_tokenizer
-from engine.weights.gguf import DamagedModel, GgufFile, Metadata, open_gguf
+from engine.tokenizer import load_tokenizer
+from engine.weights.gguf import DamagedModel, GgufFile, open_gguf
 from kernels.cpu.backend import choose as choose_backend
 from kernels.cpu.cores import read_cores
 from kernels.quant_types import RawTensor
@@ -84,6 +84,9 @@ def _loaded(config: EngineConfig, file: GgufFile, choice: Choice, gpus: CudaSyst
         raise DamagedModel(
             f"{config.model}: {tokenizer.vocab_size} tokens for {model_config.vocab} rows of token_embd.weight"
         )
+    template = load_template(file.metadata, tokenizer, model_config.context)
+    warnings = warnings_of(tokenizer, template)
+    records.questionable(config.model_name, warnings)
     if choice.gpu is None:
         placed = _on_cpu(config, model_config, file.tensors, choice.reason, progress)
     else:
@@ -95,7 +98,7 @@ def _loaded(config: EngineConfig, file: GgufFile, choice: Choice, gpus: CudaSyst
             created=int(file.source.modified),
             max_len=model_config.context,
             tokenizer=tokenizer,
-            template=load_template(file.metadata, tokenizer, model_config.context),
+            template=template,
         ),
         info=protocol.Model(
             name=config.model_name,
@@ -104,6 +107,7 @@ def _loaded(config: EngineConfig, file: GgufFile, choice: Choice, gpus: CudaSyst
             device=placed.device,
             weights=placed.weights,
             backend=placed.backend,
+            warnings=warnings,
         ),
         kv_memory=placed.kv_memory,
     )
@@ -170,23 +174,6 @@ def _on_gpu(
         f"{runner.backend}: {runner.backend_reason}" + (f"; whole windows are backed: {plain}" if plain else ""),
         loaded.memory,
     )
-
-
-def load_template(metadata: Metadata, tokenizer: GgufTokenizer, window: int) -> GgufChatTemplate | None:
-    """The file's chat template for a model of that `window`, None where it has none.
-
-    Raises DamagedModel where it is no text.
-    """
-    if "tokenizer.chat_template" not in metadata:
-        return None
-    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    special = {}
-    for variable, name in names.items():
-        key = f"tokenizer.ggml.{name}_token_id"
-        # A template may add these to a text, so an absent one is empty rather than undefined.
-        token = metadata.integer(key, high=tokenizer.vocab_size - 1) if key in metadata else None
-        special[variable] = tokenizer.token_text(token) if token is not None else ""
-    return GgufChatTemplate(metadata.text("tokenizer.chat_template"), tokenizer, special, window)
 
 
 class _Counted(Mapping[str, RawTensor]):

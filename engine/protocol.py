@@ -100,6 +100,8 @@ class Model(Wire, frozen=True, kw_only=True):
     weights: Weights
     arithmetic: str = "one"
     backend: str = ""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with the file and does not keep it from being served, a sentence each."""
 
 
 class SideDisk(Wire, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Sequence
 
 import structlog
 
@@ -66,6 +67,12 @@ def ended(job: Job, last: Choice | None, ending: Ending, finish: str, now: float
 def on_cpu(reason: str) -> None:
     """The device is "auto" and the CPU runs the model."""
     _log.info("[device] the CPU runs the model", no_gpu=reason)
+
+
+def questionable(model: str, warnings: Sequence[str]) -> None:
+    """A model was loaded although something is wrong with its file."""
+    for warning in warnings:
+        _log.warning("[model] " + warning, model=model)
 
 
 def failed(job: Job, error: RequestError, cause: BaseException) -> None:

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+import numpy as np
 from tokenizers import Regex
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Split
 from tokenizers.pre_tokenizers import Sequence as PreTokenizerSequence
 
+from engine.spellings import Spellings
 from engine.weights.gguf import DamagedModel, Metadata, UnsupportedModel
 
 # Texts come one at a time, so its threads would bring nothing, and they make it complain in every forked child.
@@ -80,6 +82,18 @@ END_SPELLINGS = frozenset({
 """Control tokens that end a generation whatever the file's end token is."""
 
 
+MAX_TOKENS = 1 << 20
+MAX_TOKEN_BYTES = 1 << 10
+MAX_VOCABULARY_BYTES = 32 << 20
+MAX_SPELLED = 1 << 14
+MAX_MERGES = 1 << 21
+"""Limits of a vocabulary, several times what any known model has. Building a tokenizer takes time and memory that grow
+with each, and with a token's length squared."""
+
+_MARKER = re.compile(r"<\|[^<>\s]+\|>|<｜[^<>\s]+｜>")
+"""How chat templates write their markers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """A stretch of text: plain, or the spelling of the one token that it becomes."""
@@ -100,7 +114,10 @@ class GgufTokenizer:
         bos_id: int | None,
         eos_ids: Iterable[int],
         add_bos: bool,
+        warnings: Sequence[str] = (),
     ) -> None:
+        self.warnings = tuple(warnings)
+        """What is wrong with the file's vocabulary and was mended, a sentence each."""
         self.vocab_size = len(vocabulary)
         self.bos_id = bos_id
         self.eos_ids = frozenset(eos_ids)
@@ -109,19 +126,16 @@ class GgufTokenizer:
         self._types = types
         self._plain = plain
         self._bytes: list[bytes | None] = [None] * len(vocabulary)
-        self._longest = max(_LONGEST_CHARACTER, *(len(token.encode()) for token in vocabulary))
+        self.longest = max(_LONGEST_CHARACTER, *(len(token.encode()) for token in vocabulary))
+        """Bytes of the longest token, and so the most characters that one token may stand for."""
         # A spelling of one character cannot be told from text that happens to hold it.
         spelled = {t: i for i, t in enumerate(vocabulary) if len(t) > 1 and types[i] in _SPELLED}
         always = {t: i for t, i in spelled.items() if types[i] == TokenType.USER_DEFINED}
         self._spelled = spelled
-        self._control_pattern = _alternatives(t for t in spelled if t not in always)
-        self._any_pattern = _alternatives(spelled)
-        self._always_pattern = _alternatives(always)
-
-    @property
-    def control_spellings(self) -> re.Pattern[str] | None:
-        """Matches every spelling that `encode` turns into a control token only where `special` is set."""
-        return self._control_pattern
+        self.control_spellings = Spellings(t for t in spelled if t not in always)
+        """Those that `encode` turns into a control token only where `special` is set."""
+        self._any_spellings = Spellings(spelled)
+        self._always_spellings = Spellings(always)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Token ids of `text`; see `engine.api.Tokenizer`."""
@@ -139,18 +153,18 @@ class GgufTokenizer:
 
     def least_tokens(self, text: str) -> int:
         """No fewer tokens than these, known from the length alone."""
-        return -(-len(text) // self._longest)
+        return -(-len(text) // self.longest)
 
     def fragments(self, text: str, *, special: bool) -> Iterator[Fragment]:
         """Cut `text` at the spellings of tokens: user-defined ones always, control tokens where `special` is set."""
-        pattern = self._any_pattern if special else self._always_pattern
+        spellings = self._any_spellings if special else self._always_spellings
         at = 0
-        if pattern is not None:
-            for match in pattern.finditer(text):
-                if match.start() > at:
-                    yield Fragment(text[at : match.start()])
-                yield Fragment(match[0], self._spelled[match[0]])
-                at = match.end()
+        for start, end in spellings.find(text):
+            if start > at:
+                yield Fragment(text[at:start])
+            spelling = text[start:end]
+            yield Fragment(spelling, self._spelled[spelling])
+            at = end
         if at < len(text):
             yield Fragment(text[at:])
 
@@ -238,17 +252,20 @@ def load_tokenizer(metadata: Metadata) -> GgufTokenizer:
     """
     kind = metadata.text("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
-        raise UnsupportedModel(f"{metadata.path}: tokenizer.ggml.model is {kind!r}, supported are 'gpt2' and 'llama'")
+        raise UnsupportedModel(
+            f"{metadata.path}: tokenizer.ggml.model is {kind[:100]!r}, supported are 'gpt2' and 'llama'"
+        )
     vocabulary = metadata.texts("tokenizer.ggml.tokens")
     if not vocabulary:
         raise DamagedModel(f"{metadata.path}: tokenizer.ggml.tokens is empty")
-    types = _types(metadata, vocabulary)
+    _check_sizes(metadata, vocabulary)
+    types, warnings = _types(metadata, vocabulary)
     text_ids = {t: i for i, t in enumerate(vocabulary) if types[i] not in _SPELLED}
     if kind == "gpt2":
         pre = metadata.text("tokenizer.ggml.pre", "default")
         if pre not in PRE_TOKENIZERS:
             raise UnsupportedModel(
-                f"{metadata.path}: tokenizer.ggml.pre is {pre!r}, supported are {', '.join(PRE_TOKENIZERS)}"
+                f"{metadata.path}: tokenizer.ggml.pre is {pre[:100]!r}, supported are {', '.join(PRE_TOKENIZERS)}"
             )
         spec = PRE_TOKENIZERS[pre]
         add_bos = spec.add_bos
@@ -267,22 +284,60 @@ def load_tokenizer(metadata: Metadata) -> GgufTokenizer:
         bos_id=_token_id(metadata, "tokenizer.ggml.bos_token_id", len(vocabulary)),
         eos_ids={*(i for i in named if i is not None), *spelled},
         add_bos=metadata.flag("tokenizer.ggml.add_bos_token", add_bos),
+        warnings=warnings,
     )
 
 
-def _types(metadata: Metadata, vocabulary: Sequence[str]) -> list[int]:
-    if "tokenizer.ggml.token_type" not in metadata:
-        return [int(TokenType.NORMAL)] * len(vocabulary)
-    types: list[int] = metadata.array("tokenizer.ggml.token_type").tolist()
-    if len(types) != len(vocabulary):
-        raise DamagedModel(
-            f"{metadata.path}: tokenizer.ggml.token_type has {len(types)} entries for {len(vocabulary)} tokens"
-        )
+def _check_sizes(metadata: Metadata, vocabulary: Sequence[str]) -> None:
+    """Raises UnsupportedModel where the vocabulary is larger than any that is known."""
+
+    def check(what: str, value: int, limit: int) -> None:
+        if value > limit:
+            raise UnsupportedModel(f"{metadata.path}: {what} {value:,}, the limit is {limit:,}")
+
+    check("tokens of tokenizer.ggml.tokens:", len(vocabulary), MAX_TOKENS)
+    lengths = [len(token.encode()) for token in vocabulary]
+    longest = max(lengths)
+    check(f"bytes of token {lengths.index(longest)} of tokenizer.ggml.tokens:", longest, MAX_TOKEN_BYTES)
+    check("bytes of tokenizer.ggml.tokens:", sum(lengths), MAX_VOCABULARY_BYTES)
+    if "tokenizer.ggml.merges" in metadata:
+        check("merges of tokenizer.ggml.merges:", len(metadata.texts("tokenizer.ggml.merges")), MAX_MERGES)
+    for name in ("token_type", "scores"):
+        key = f"tokenizer.ggml.{name}"
+        if key in metadata and len(entries := metadata.array(key)) != len(vocabulary):
+            raise DamagedModel(f"{metadata.path}: {key} has {len(entries)} entries for {len(vocabulary)} tokens")
+    if "tokenizer.ggml.token_type" in metadata:
+        spelled = np.isin(metadata.array("tokenizer.ggml.token_type"), list(_SPELLED))
+        check("control and user-defined tokens of tokenizer.ggml.token_type:", int(spelled.sum()), MAX_SPELLED)
+
+
+def _types(metadata: Metadata, vocabulary: Sequence[str]) -> tuple[list[int], list[str]]:
+    """The tokens' types, mended, and what was mended in words."""
+    if "tokenizer.ggml.token_type" in metadata:
+        types: list[int] = metadata.array("tokenizer.ggml.token_type").tolist()
+    else:
+        types = [int(TokenType.NORMAL)] * len(vocabulary)
+    markers = _template_markers(metadata)
+    found = [i for i, t in enumerate(vocabulary) if t in markers and types[i] in _WRITABLE]
+    for i in found:
+        types[i] = TokenType.CONTROL
     # Some files declare an end token as user-defined; client text must not produce it.
     mistaken = (i for i, t in enumerate(vocabulary) if t in END_SPELLINGS and types[i] == TokenType.USER_DEFINED)
     for i in mistaken:
         types[i] = TokenType.CONTROL
-    return types
+    if not found:
+        return types, []
+    names = ", ".join(vocabulary[i] for i in found[:5]) + (", ..." if len(found) > 5 else "")
+    return types, [
+        f"the vocabulary has {len(found)} of the chat template's own markers as text ({names}); they are taken for "
+        "control tokens, so that no message can forge one"
+    ]
+
+
+def _template_markers(metadata: Metadata) -> frozenset[str]:
+    """The markers that the file's chat template spells."""
+    template = metadata.get("tokenizer.chat_template", "")
+    return frozenset(_MARKER.findall(template)) if isinstance(template, str) else frozenset()
 
 
 def _token_id(metadata: Metadata, key: str, size: int) -> int | None:
@@ -306,7 +361,8 @@ def _file_merges(metadata: Metadata, vocabulary: Sequence[str], text_ids: dict[s
         known = known or set(vocabulary)
         if cut < 0 or not {left, right, left + right} <= known:
             raise DamagedModel(
-                f"{metadata.path}: tokenizer.ggml.merges has {merge!r}, which is no pair of tokens that make a token"
+                f"{metadata.path}: tokenizer.ggml.merges has {merge[:100]!r}, "
+                "which is no pair of tokens that make a token"
             )
     return merges
 
@@ -314,9 +370,6 @@ def _file_merges(metadata: Metadata, vocabulary: Sequence[str], text_ids: dict[s
 def _sentence_piece(metadata: Metadata, text_ids: dict[str, int]) -> BPE:
     """Merges in the order of the tokens' scores: every split of a token into two tokens makes it."""
     scores = metadata.array("tokenizer.ggml.scores").tolist()
-    size = len(metadata.texts("tokenizer.ggml.tokens"))
-    if len(scores) != size:
-        raise DamagedModel(f"{metadata.path}: tokenizer.ggml.scores has {len(scores)} entries for {size} tokens")
     splits = [
         (-scores[i], text_ids[token[:cut]], text_ids[token[cut:]], token[:cut], token[cut:])
         for token, i in text_ids.items()
@@ -325,12 +378,6 @@ def _sentence_piece(metadata: Metadata, text_ids: dict[str, int]) -> BPE:
     ]
     splits.sort()
     return BPE(text_ids, [(left, right) for *_, left, right in splits], byte_fallback=True)
-
-
-def _alternatives(spellings: Iterable[str]) -> re.Pattern[str] | None:
-    """Matches any of the spellings, the longest first; None where there are none."""
-    longest_first = sorted(spellings, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
 
 def _symbol_to_byte() -> dict[int, int]:
@@ -346,4 +393,5 @@ _SPACE = "\u2581"
 _LONGEST_CHARACTER = 4
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPELLED = frozenset({TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED})
+_WRITABLE = frozenset({TokenType.NORMAL, TokenType.USER_DEFINED})
 _SILENT = frozenset({TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED, TokenType.UNDEFINED})

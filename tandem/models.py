@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -50,7 +51,8 @@ class FormCount(msgspec.Struct, frozen=True):
 
 
 class InspectedModel(msgspec.Struct, frozen=True):
-    """A model file. `max_len` and `layers` are null where the file does not say; `refusal` is why it cannot be run."""
+    """A model file. `max_len` and `layers` are null where the file does not say; `refusal` is why it cannot be run,
+    `warnings` what is wrong with a file that can be. `template`: chats can be served."""
 
     path: str
     bytes: int
@@ -63,6 +65,7 @@ class InspectedModel(msgspec.Struct, frozen=True):
     template: bool
     forms: list[FormCount]
     refusal: str | None
+    warnings: list[str] = msgspec.field(default_factory=list)
 
 
 @app.callback()
@@ -141,6 +144,7 @@ def inspect(
         ("forms", forms),
         ("runs", "yes" if found.refusal is None else f"no: {found.refusal}"),
     ]
+    rows += [("warning", _printable(warning, 600)) for warning in found.warnings]
     for text in _aligned(rows):
         output.emit(text)
 
@@ -174,6 +178,7 @@ def _inspected(path: Path) -> InspectedModel:
             sizes[info.form.name] += info.bytes
         kind = metadata.text("tokenizer.ggml.model")
         pre = metadata.text("tokenizer.ggml.pre", "")
+        trial = _tried(path)
         return InspectedModel(
             path=str(path),
             bytes=header.file_bytes,
@@ -183,9 +188,10 @@ def _inspected(path: Path) -> InspectedModel:
             max_len=metadata.integer(window) if window in metadata else None,
             vocab=len(metadata.texts("tokenizer.ggml.tokens")),
             tokenizer=f"{kind} {pre}".strip(),
-            template="tokenizer.chat_template" in metadata,
+            template=trial.template,
             forms=[FormCount(form, n, sizes[form]) for form, n in counts.most_common()],
-            refusal=_refusal(path),
+            refusal=trial.refusal,
+            warnings=list(trial.warnings),
         )
     except DamagedModel as why:
         # A later shard of a split model has none of the metadata.
@@ -195,24 +201,34 @@ def _inspected(path: Path) -> InspectedModel:
         raise CommandError(f"{path} cannot be read: {why.strerror or why}") from why
 
 
-def _refusal(path: Path) -> str | None:
-    """Why the file cannot be run, by the same steps that loading takes before it packs weights."""
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What came of a file by the steps that loading takes before it packs weights."""
+
+    refusal: str | None
+    template: bool
+    warnings: tuple[str, ...] = ()
+
+
+def _tried(path: Path) -> _Trial:
+    from engine.chat_template import load_template, warnings_of
     from engine.models.gguf_config import checked_config
     from engine.tokenizer import load_tokenizer
-    from engine.weights.gguf import UnsupportedModel, open_gguf
+    from engine.weights.gguf import UnsupportedModel, open_gguf, read_header
 
     try:
         file = open_gguf(path)
-        checked_config(file)
-        load_tokenizer(file.metadata)
+        window = checked_config(file).context
+        tokenizer = load_tokenizer(file.metadata)
     except UnsupportedModel as why:
-        return str(why).removeprefix(f"{path}: ")
-    return None
+        return _Trial(str(why).removeprefix(f"{path}: "), "tokenizer.chat_template" in read_header(path).metadata)
+    template = load_template(file.metadata, tokenizer, window)
+    return _Trial(None, template is not None and template.fault is None, warnings_of(tokenizer, template))
 
 
-def _printable(text: str) -> str:
+def _printable(text: str, limit: int = 200) -> str:
     """Text of a file as a terminal may be shown it."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text[:200])
+    return "".join(c if c.isprintable() else "\ufffd" for c in text[:limit])
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

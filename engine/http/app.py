@@ -85,7 +85,7 @@ class App:
         self.admin = admin = Admin(engine, self._guard, self.exchanges, log_ring or LogRing())
         self._router = Router(
             [
-                self._answers("/v1/chat/completions", read_chat),
+                self._answers("/v1/chat/completions", read_chat, waits=True),
                 self._answers("/v1/completions", read_completion),
                 _route("GET", "/v1/models", pages.models),
                 _route("GET", "/v1/models/{name:path}", pages.model),
@@ -139,15 +139,15 @@ class App:
             if context.started:
                 self._metrics.responded(_pattern(scope), context.status)
 
-    def _answers(self, pattern: str, read: Reader) -> Route:
-        """A route that answers requests of one dialect."""
+    def _answers(self, pattern: str, read: Reader, *, waits: bool = False) -> Route:
+        """A route that answers requests of one dialect. `waits`: reading them waits for the template's process."""
 
         async def handler(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._serve(scope, receive, send, read)
+            await self._serve(scope, receive, send, read, waits)
 
         return _route("POST", pattern, handler)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, read: Reader) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, read: Reader, waits: bool) -> None:
         model = self._engine.model
         if model is None:
             raise loading()
@@ -162,7 +162,7 @@ class App:
 
         try:
             exchange.watch()
-            await exchange.serve(await self.bodies.read(body, work, lambda: not exchange.gone))
+            await exchange.serve(await self.bodies.read(body, work, lambda: not exchange.gone, waits=waits))
         finally:
             body.release()
             exchange.close()

@@ -19,6 +19,10 @@ HEAVY_BYTES = 64 << 10
 """Bodies over this are read one at a time. They leave so much freed memory behind, up to a thousand bytes for each of a
 text, that it is given back."""
 
+WAITING_READERS = 4
+"""Threads for bodies whose reading waits for the template's process. A hostile template keeps it busy for seconds: such
+bodies are never read on the loop, nor on the threads that others need."""
+
 RETRY_S = 2
 
 T = TypeVar("T")
@@ -82,6 +86,7 @@ class Bodies:
         self._limit = limit
         self.budget = Budget(max(BODIES_BYTES, limit))
         self._heavy = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tandem-heavy-body")
+        self._waiting = ThreadPoolExecutor(WAITING_READERS, thread_name_prefix="tandem-chat")
 
     async def receive(self, scope: Scope, receive: Receive) -> Body:
         """The body, never more than its limit in memory. Raises RequestError (415 for an encoding, 413 over the limit,
@@ -112,15 +117,23 @@ class Bodies:
             body.release()
             raise
 
-    async def read(self, body: Body, work: Callable[[bytearray], T], wanted: Callable[[], bool]) -> T:
-        """What `work` makes of the body's bytes. A heavy body waits for the ones before it, and is dropped with
-        ClientGone where it is not `wanted` any more when its turn comes. The body is released."""
+    async def read(
+        self, body: Body, work: Callable[[bytearray], T], wanted: Callable[[], bool], *, waits: bool = False
+    ) -> T:
+        """What `work` makes of the body's bytes; `waits` where it waits for the template's process.
+
+        A heavy body waits for the ones before it. A body that waited is dropped with ClientGone where it is not
+        `wanted` any more when its turn comes. The body is released.
+        """
         try:
-            if body.size <= READ_ASIDE_BYTES:
-                return work(body.take())
-            if body.size <= HEAVY_BYTES:
+            loop = asyncio.get_running_loop()
+            if body.size > HEAVY_BYTES:
+                return await loop.run_in_executor(self._heavy, lambda: _heavily(body, work, wanted))
+            if waits:
+                return await loop.run_in_executor(self._waiting, lambda: _if_wanted(body, work, wanted))
+            if body.size > READ_ASIDE_BYTES:
                 return await asyncio.to_thread(lambda: work(body.take()))
-            return await asyncio.get_running_loop().run_in_executor(self._heavy, lambda: _heavily(body, work, wanted))
+            return work(body.take())
         finally:
             body.release()
 
@@ -129,10 +142,14 @@ class Bodies:
         return RequestError(message, status=413, code="body_too_large")
 
 
-def _heavily(body: Body, work: Callable[[bytearray], T], wanted: Callable[[], bool]) -> T:
+def _if_wanted(body: Body, work: Callable[[bytearray], T], wanted: Callable[[], bool]) -> T:
     if not wanted():
         raise ClientGone
+    return work(body.take())
+
+
+def _heavily(body: Body, work: Callable[[bytearray], T], wanted: Callable[[], bool]) -> T:
     try:
-        return work(body.take())
+        return _if_wanted(body, work, wanted)
     finally:
         return_free_memory()

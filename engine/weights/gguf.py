@@ -32,7 +32,12 @@ MAX_DIMENSIONS = 4
 HEADER_READ = 8 << 20
 """Bytes read at first; most headers are shorter, and longer ones are read again in whole."""
 
-MAX_HEADER = 512 << 20
+MAX_PAIRS = 1 << 16
+MAX_TENSORS = 1 << 16
+MAX_HEADER = 128 << 20
+"""Limits of a header, several times those of any known file. Each entry becomes an object of some hundred bytes,
+however few the file has for it."""
+
 DEFAULT_ALIGNMENT = 32
 
 Value = bool | int | float | str | tuple[str, ...] | NDArray[np.generic]
@@ -245,8 +250,8 @@ class _Cursor:
             # A big-endian file shows here as 3 << 24.
             raise self.bad(f"GGUF version is {version}, supported are {VERSIONS[0]} and {VERSIONS[1]}")
         # The shortest possible tensor description is 24 bytes, the shortest pair 13.
-        n_tensors = self.count("tensor count", 24)
-        n_pairs = self.count("metadata count", 13)
+        n_tensors = self.count("tensor count", 24, MAX_TENSORS)
+        n_pairs = self.count("metadata count", 13, MAX_PAIRS)
         values: dict[str, Value] = {}
         for _ in range(n_pairs):
             key = self.string("metadata key")
@@ -285,8 +290,10 @@ class _Cursor:
         self.at += size
         return value
 
-    def count(self, what: str, least_bytes: int) -> int:
+    def count(self, what: str, least_bytes: int, limit: int) -> int:
         n = self.number("<Q", what)
+        if n > limit:
+            raise self.bad(f"{what} is {n}, the limit is {limit}")
         self.need(n * least_bytes, f"{what} {n}")
         return n
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf.constants import TokenType
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.chat_template import GgufChatTemplate
 from engine.request import RequestError
+from engine.template_process import TemplateProcess
 from engine.tokenizer import GgufTokenizer, load_tokenizer
 from engine.weights.gguf import read_header
-from tests.support.gguf_files import CHATML, TinyLlama, write_tiny_llama
+from tests.support.gguf_files import CHATML, Override, TinyLlama, vocabulary, write_tiny_llama
 
 LLAMA2 = (
     "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}"
@@ -33,16 +36,26 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> GgufTokenizer:
 
 
 @pytest.fixture(scope="module")
-def chatml(tokenizer: GgufTokenizer) -> GgufChatTemplate:
-    return GgufChatTemplate(CHATML, tokenizer, {})
+def process() -> Iterator[TemplateProcess]:
+    """One process for all templates here: each would start one of its own."""
+    shared = TemplateProcess()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="module")
+def chatml(tokenizer: GgufTokenizer, process: TemplateProcess) -> GgufChatTemplate:
+    return GgufChatTemplate(CHATML, tokenizer, {}, process=process)
 
 
 def say(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def test_a_conversation_far_too_long_is_refused_before_it_is_encoded(tokenizer: GgufTokenizer) -> None:
-    template = GgufChatTemplate(CHATML, tokenizer, {}, window=8)
+def test_a_conversation_far_too_long_is_refused_before_it_is_encoded(
+    tokenizer: GgufTokenizer, process: TemplateProcess
+) -> None:
+    template = GgufChatTemplate(CHATML, tokenizer, {}, window=8, process=process)
     assert len(template.render([say("user", "the")]).ids) > 8, "the engine refuses these, with the exact count"
     with pytest.raises(RequestError, match=r"at least .* tokens, and the context window of 8 tokens") as refused:
         template.render([say("user", "the " * 100)])
@@ -73,16 +86,18 @@ def test_the_first_user_message_ends_with_its_end_token(chatml: GgufChatTemplate
     assert chatml.render([say("system", "x")]).first_user_end == 0
 
 
-def test_the_first_user_message_where_no_token_ends_it(tokenizer: GgufTokenizer) -> None:
-    template = GgufChatTemplate(LLAMA2, tokenizer, {"eos_token": "<|endoftext|>"})
+def test_the_first_user_message_where_no_token_ends_it(tokenizer: GgufTokenizer, process: TemplateProcess) -> None:
+    template = GgufChatTemplate(LLAMA2, tokenizer, {"eos_token": "<|endoftext|>"}, process=process)
     prompt = template.render(TURNS)
     assert shown(tokenizer, prompt.ids) == "[INST] Be kind.the lake [/INST] is calm [0][INST] still? [/INST]"
     assert shown(tokenizer, prompt.ids[: prompt.first_user_end]) == "[INST] Be kind.the lake [/INST]"
 
 
-def test_a_template_that_shows_the_opening_otherwise_later(tokenizer: GgufTokenizer) -> None:
+def test_a_template_that_shows_the_opening_otherwise_later(tokenizer: GgufTokenizer, process: TemplateProcess) -> None:
     source = "{% for m in messages %}{% if loop.last %}LAST {% endif %}{{ m['content'] }}<|im_end|>{% endfor %}"
-    prompt = GgufChatTemplate(source, tokenizer, {}).render([say("user", "one"), say("assistant", "two")])
+    prompt = GgufChatTemplate(source, tokenizer, {}, process=process).render(
+        [say("user", "one"), say("assistant", "two")]
+    )
     assert shown(tokenizer, prompt.ids) == "one[2]LAST two[2]"
     assert shown(tokenizer, prompt.ids[: prompt.first_user_end]) == "one"
 
@@ -97,8 +112,8 @@ def test_control_spellings_in_a_message_stay_text(chatml: GgufChatTemplate, toke
     assert shown(tokenizer, prompt.ids[: prompt.first_user_end]) == f"[1]user\n{INJECTED}[2]\n"
 
 
-def test_control_spellings_in_roles_and_variables_stay_text(tokenizer: GgufTokenizer) -> None:
-    template = GgufChatTemplate("{{ messages[0].role }}{{ tools | tojson }}<|im_end|>", tokenizer, {})
+def test_control_spellings_in_roles_and_variables_stay_text(tokenizer: GgufTokenizer, process: TemplateProcess) -> None:
+    template = GgufChatTemplate("{{ messages[0].role }}{{ tools | tojson }}<|im_end|>", tokenizer, {}, process=process)
     prompt = template.render([say("<|im_start|>", "x")], extra={"tools": [{"<|im_end|>": ("<|im_start|>", 1)}]})
     assert shown(tokenizer, prompt.ids) == '<|im_start|>[{"<|im_end|>": ["<|im_start|>", 1]}][2]'
 
@@ -142,8 +157,10 @@ def test_a_final_message_is_continued_without_an_end_token(
     assert shown(tokenizer, prompt.ids[: prompt.first_user_end]) == "[1]user\nGo on.[2]\n"
 
 
-def test_a_trimming_template_keeps_the_end_of_what_is_continued(tokenizer: GgufTokenizer) -> None:
-    template = GgufChatTemplate(LLAMA2, tokenizer, {"eos_token": "<|endoftext|>"})
+def test_a_trimming_template_keeps_the_end_of_what_is_continued(
+    tokenizer: GgufTokenizer, process: TemplateProcess
+) -> None:
+    template = GgufChatTemplate(LLAMA2, tokenizer, {"eos_token": "<|endoftext|>"}, process=process)
     prompt = template.render([say("user", "a"), say("assistant", " b ")], continue_final_message=True)
     assert shown(tokenizer, prompt.ids) == "[INST] a [/INST] b "
 
@@ -164,30 +181,85 @@ def test_a_trimming_template_keeps_the_end_of_what_is_continued(tokenizer: GgufT
     ],
 )
 def test_a_refusal_is_a_400_with_the_reason(
-    tokenizer: GgufTokenizer, source: str, messages: list[dict[str, Any]], continues: bool, message: str
+    tokenizer: GgufTokenizer,
+    process: TemplateProcess,
+    source: str,
+    messages: list[dict[str, Any]],
+    continues: bool,
+    message: str,
 ) -> None:
     with pytest.raises(RequestError, match=message) as caught:
-        GgufChatTemplate(source, tokenizer, {}).render(messages, continue_final_message=continues)
+        GgufChatTemplate(source, tokenizer, {}, process=process).render(messages, continue_final_message=continues)
     assert (caught.value.status, caught.value.param) == (400, "messages")
 
 
-def test_what_templates_of_other_projects_use(tokenizer: GgufTokenizer) -> None:
+def test_what_templates_of_other_projects_use(tokenizer: GgufTokenizer, process: TemplateProcess) -> None:
     source = (
         "{%- set ns = namespace(n=0) -%}\n{% for m in messages %}\n"
         "    {% if m.role == 'tool' %}{% continue %}{% endif %}\n"
         "{% set ns.n = ns.n + 1 %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
-        "{{ ns.n }}{{ {'é': '<'} | tojson }}{{ strftime_now('%Y') | length }}{{ enable_thinking }}{{ bos_token }}"
+        "{{ ns.n }}{{ {'é': '<', 'a': [1]} | tojson(separators=(',', ':')) }}{{ tools is not none }}"
+        "{{ strftime_now('%Y') | length }}{{ enable_thinking }}{{ bos_token }}"
     )
-    template = GgufChatTemplate(source, tokenizer, {"bos_token": "<|im_start|>"})
+    template = GgufChatTemplate(source, tokenizer, {"bos_token": "<|im_start|>"}, process=process)
     prompt = template.render([say("user", "a"), say("tool", "b")], extra={"enable_thinking": False})
-    assert shown(tokenizer, prompt.ids) == 'a1{"é": "<"}4False[1]'
+    assert shown(tokenizer, prompt.ids) == 'a1{"é":"<","a":[1]}False4False[1]'
 
 
-def test_the_start_token_is_added_once(tmp_path: Path) -> None:
+def test_the_start_token_is_added_once(tmp_path: Path, process: TemplateProcess) -> None:
     spec = replace(TinyLlama(layers=1), metadata={"tokenizer.ggml.add_bos_token": True})
     tokenizer = load_tokenizer(read_header(write_tiny_llama(tmp_path / "t.gguf", spec)).metadata)
     bare = "{{ messages[0].content }}<|im_end|>"
     for source in (bare, "{{ bos_token }}" + bare):
-        prompt = GgufChatTemplate(source, tokenizer, {"bos_token": "<|im_start|>"}).render([say("user", "the")])
+        prompt = GgufChatTemplate(source, tokenizer, {"bos_token": "<|im_start|>"}, process=process).render(
+            [say("user", "the")]
+        )
         assert shown(tokenizer, prompt.ids) == "[1]the[2]"
         assert prompt.first_user_end == len(prompt.ids)
+
+
+def call(arguments: object) -> dict[str, Any]:
+    function = {"name": "look", "arguments": arguments}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+
+
+QWEN_CALL = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+ITEMS_CALL = "{% for k, v in messages[0].tool_calls[0].function.arguments | items %}{{ k }}={{ v }};{% endfor %}"
+TEXT_CALL = "{{ '```' + messages[0].tool_calls[0].function.arguments + '```' }}"
+BARE_CALL = "{% set f = messages[0].tool_calls[0].function %}{{ f.name ~ f.arguments }}{{ f.arguments is mapping }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "text"),
+    [
+        (QWEN_CALL, '{"a":1}', '{"a": 1}'),
+        (QWEN_CALL, {"a": 1}, '{"a": 1}'),
+        (ITEMS_CALL, '{"a":1,"b":"c"}', "a=1;b=c;"),
+        (TEXT_CALL, '{"a":1}', '```{"a":1}```'),
+        (TEXT_CALL, {"a": "é"}, '```{"a": "é"}```'),
+        (BARE_CALL, '{"a":1}', 'look{"a":1}True'),
+        (QWEN_CALL, "not JSON", '"not JSON"'),
+        (QWEN_CALL, "[1]", '"[1]"'),
+        (QWEN_CALL, r'{"a":"\u003c|im_end|>"}', '{"a": "<|im_end|>"}'),
+    ],
+)
+def test_arguments_are_an_object_and_a_text(
+    tokenizer: GgufTokenizer, process: TemplateProcess, source: str, arguments: object, text: str
+) -> None:
+    prompt = GgufChatTemplate(source, tokenizer, {}, process=process).render([call(arguments)])
+    assert shown(tokenizer, prompt.ids) == text
+
+
+@pytest.mark.parametrize("kind", [TokenType.NORMAL, TokenType.USER_DEFINED])
+def test_markers_that_the_vocabulary_calls_text(tmp_path: Path, process: TemplateProcess, kind: TokenType) -> None:
+    tokens, types, _ = vocabulary()
+    mistyped = [int(TokenType.CONTROL), int(kind), int(kind), *types[3:]]
+    changed: dict[str, Override] = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": mistyped}
+    path = write_tiny_llama(tmp_path / "t.gguf", TinyLlama(layers=1, metadata=changed))
+    tokenizer = load_tokenizer(read_header(path).metadata)
+    prompt = GgufChatTemplate(CHATML, tokenizer, {}, process=process).render([say("user", INJECTED)])
+    assert [i for i in prompt.ids if i < 3] == [1, 2, 1]
+    assert shown(tokenizer, prompt.ids) == f"[1]user\n{INJECTED}[2]\n[1]assistant\n"
+    assert 2 in tokenizer.eos_ids
+    [warning] = tokenizer.warnings
+    assert "2 of the chat template's own markers as text (<|im_start|>, <|im_end|>)" in warning

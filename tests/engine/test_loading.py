@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.devices import UnusableDevice
 from engine.loading import KERNELS, LoadedModel, load
 from engine.protocol import Loading
+from engine.request import RequestError
 from engine.weights.gguf import DamagedModel, UnsupportedModel
 from tests.support.gguf_files import ABSENT, Override, TinyLlama, vocabulary, write_tiny_llama
 
@@ -67,6 +68,20 @@ def test_templates_may_name_tokens_that_the_file_lacks(tmp_path: Path) -> None:
     template = loaded(written(tmp_path, chat_template=source, ggml__bos_token_id=ABSENT)).served.template
     assert template is not None
     assert template.render([{"role": "user", "content": "the"}]).ids == (vocabulary()[0].index("the"), 2)
+
+
+@pytest.mark.parametrize("source", ["{% if %}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"])
+def test_a_template_that_does_not_compile_leaves_the_rest(
+    tmp_path: Path, source: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = loaded(written(tmp_path, chat_template=source))
+    [warning] = model.info.warnings
+    assert warning.startswith("chat is refused: the model's chat template does not compile: ")
+    assert warning in caplog.text
+    assert model.served.template is not None
+    with pytest.raises(RequestError, match="does not compile: ") as refused:
+        model.served.template.render([{"role": "user", "content": "the"}])
+    assert refused.value.status == 400
 
 
 def test_a_file_without_merges_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gguf.constants import TokenType
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import tokenizer as tokenizer_module
 from engine.tokenizer import GgufTokenizer, load_tokenizer
 from engine.weights.gguf import DamagedModel, UnsupportedModel, read_header
 from tests.support.gguf_files import ABSENT, Override, TinyLlama, byte_symbols, vocabulary, write_tiny_llama
@@ -225,3 +226,26 @@ def test_what_cannot_be_used_is_named(
 ) -> None:
     with pytest.raises(error, match=rf"t\.gguf: .*{message}"):
         tiny(tmp_path, **changed)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "message"),
+    [
+        ("MAX_TOKENS", 275, r"tokens of tokenizer\.ggml\.tokens: 276, the limit is 275"),
+        ("MAX_TOKEN_BYTES", 12, r"bytes of token 0 of tokenizer\.ggml\.tokens: 13, the limit is 12"),
+        ("MAX_VOCABULARY_BYTES", 400, r"bytes of tokenizer\.ggml\.tokens: \d+, the limit is 400"),
+        ("MAX_SPELLED", 2, r"control and user-defined tokens .*: 3, the limit is 2"),
+        ("MAX_MERGES", 16, r"merges of tokenizer\.ggml\.merges: 17, the limit is 16"),
+    ],
+)
+def test_a_vocabulary_has_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, message: str
+) -> None:
+    monkeypatch.setattr(tokenizer_module, limit, value)
+    with pytest.raises(UnsupportedModel, match=message):
+        tiny(tmp_path)
+
+
+def test_a_token_of_400_kilobytes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"bytes of token 268 .*: 400,000, the limit is 1,024"):
+        sentence_piece(tmp_path, tokens=[*["x"] * 268, "a" * 400_000], token_type=ABSENT, scores=[0.0] * 269)

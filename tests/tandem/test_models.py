@@ -16,7 +16,7 @@ from engine import catalog
 from tandem.cli import run
 from tandem.exits import Exit
 from tests.engine.weights.test_shards import later_shard
-from tests.support.gguf_files import ABSENT, TinyLlama, write_tiny_llama
+from tests.support.gguf_files import ABSENT, TinyLlama, vocabulary, write_tiny_llama
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +101,27 @@ def test_a_file_without_a_template_says_so(tmp_path: Path, capsys: pytest.Captur
     path = write_tiny_llama(tmp_path / "m.gguf", TinyLlama(metadata={"tokenizer.chat_template": ABSENT}))
     assert run(["models", "inspect", str(path)]) == Exit.OK
     assert "no: chat is refused" in capsys.readouterr().out
+
+
+def test_what_is_wrong_with_a_file_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, types, _ = vocabulary()
+    path = write_tiny_llama(
+        tmp_path / "m.gguf",
+        TinyLlama(
+            metadata={
+                "tokenizer.chat_template": "{% if <|im_start|> %}",
+                "tokenizer.ggml.token_type": [types[0], 1, *types[2:]],
+            }
+        ),
+    )
+    assert run(["models", "inspect", str(path), "--json"]) == Exit.OK
+    found = json.loads(capsys.readouterr().out)
+    assert (found["template"], found["refusal"]) == (False, None)
+    mistyped, broken = found["warnings"]
+    assert "1 of the chat template's own markers as text (<|im_start|>)" in mistyped
+    assert broken.startswith("chat is refused: the model's chat template does not compile: ")
+    assert run(["models", "inspect", str(path)]) == Exit.OK
+    assert f"warning     {broken}" in capsys.readouterr().out
 
 
 def test_names_of_a_file_reach_no_terminal_raw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

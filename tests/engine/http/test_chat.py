@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
 
+from engine.api import ChatPrompt
 from engine.request import Admitted, Done, Finished, FinishReason, SamplingParams, Text, TokenLogprob
 from tests.engine.http.talk import CHAT, chat_body, content_of, error_of, events
+from tests.support.patience import LONG_S
 from tests.support.scripted_engine import EOS, ScriptedEngine, Ticket
 
 
@@ -247,3 +252,27 @@ def test_the_template_refuses_in_its_own_words(client: httpx.Client) -> None:
     response = client.post(CHAT, json=chat_body(messages=messages))
     assert response.status_code == 400
     assert error_of(response)["message"] == "messages: system must come first"
+
+
+def test_a_render_that_takes_long_holds_nobody_up(
+    client: httpx.Client, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go = threading.Event(), threading.Event()
+    render = engine.template.render
+
+    def slow(*arguments: Any, **switches: Any) -> ChatPrompt:
+        asked.set()
+        assert go.wait(LONG_S)
+        return render(*arguments, **switches)
+
+    monkeypatch.setattr(engine.template, "render", slow)
+    with ThreadPoolExecutor() as threads:
+        chat = threads.submit(client.post, CHAT, json=chat_body())
+        try:
+            assert asked.wait(LONG_S)
+            assert client.get("/health").status_code == 200
+            completion = client.post("/v1/completions", content=b'{"prompt": "a"' + b" " * 5000 + b"}")
+            assert completion.status_code == 200
+        finally:
+            go.set()
+        assert chat.result().status_code == 200

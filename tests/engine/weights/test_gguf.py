@@ -14,6 +14,7 @@ from gguf.quants import dequantize
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.weights import gguf as gguf_module
 from engine.weights.gguf import DamagedModel, UnsupportedModel, open_gguf, read_header
 from kernels.quant_types import BLOCKS, QuantType
 from tests.support.gguf_files import TinyLlama, vocabulary, write_tiny_llama
@@ -127,8 +128,10 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "magic": (b"PK\x03\x04" + bytes(64), r"not a GGUF file: it starts with b'PK"),
     "version": (file_of(b"", 0, version=7), "version is 7, supported are 2 and 3"),
     "big endian": (file_of(b"", 0, version=3 << 24), "version is 50331648"),
-    "tensor count": (file_of(b"", 0, n_tensors=HUGE) + PAD, f"tensor count {HUGE}"),
-    "pair count": (file_of(b"", HUGE) + PAD, f"metadata count {HUGE}"),
+    "tensor count": (file_of(b"", 0, n_tensors=HUGE) + PAD, f"tensor count is {HUGE}, the limit is 65536"),
+    "tensors past the end": (file_of(b"", 0, n_tensors=60_000) + PAD, "tensor count 60000 needs 1440000 bytes"),
+    "pair count": (file_of(b"", HUGE) + PAD, f"metadata count is {HUGE}, the limit is 65536"),
+    "pairs past the end": (file_of(b"", 60_000) + PAD, "metadata count 60000 needs 780000 bytes"),
     "key length": (file_of(struct.pack("<Q", HUGE), 1) + PAD, f"metadata key is {HUGE} bytes long, the limit is"),
     "key past the end": (file_of(struct.pack("<Q", 5000), 1) + PAD, "metadata key needs 5000 bytes"),
     "value type": (file_of(pair(b"a.b", 77, PAD), 1), r"a\.b has type 77"),
@@ -166,6 +169,20 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     ),
     "tensor twice": (file_of(b"", 0, tensor(b"w", (1,), 0, 0) * 2, 2) + PAD, "tensor 'w' appears twice"),
 }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [struct.pack("<IQ", 0, 300) + bytes(300), struct.pack("<IQQ", 8, 1, 300) + bytes(300)],
+    ids=["numbers", "strings"],
+)
+def test_a_header_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: bytes) -> None:
+    monkeypatch.setattr(gguf_module, "HEADER_READ", 100)
+    monkeypatch.setattr(gguf_module, "MAX_HEADER", 200)
+    path = tmp_path / "long.gguf"
+    path.write_bytes(file_of(pair(b"a.b", 9, value), 1) + PAD)
+    with pytest.raises(DamagedModel, match=r"the header is longer than 200 bytes"):
+        open_gguf(path)
 
 
 @pytest.mark.parametrize("name", DAMAGED)
