@@ -322,3 +322,41 @@ print(soft_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["900", "900", "900"]
+
+
+def test_a_server_without_a_free_descriptor_turns_clients_away_and_takes_them_again() -> None:
+    """In a process of its own, whose limit falls below what its caps were made for."""
+    code = """
+import os, resource, sys
+from engine.config import ServiceConfig
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.served import served
+with served(ScriptedEngine(), ServiceConfig()) as running:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4,) * 2)
+    print(running.port, flush=True)
+    sys.stdin.read()
+"""
+    with ExitStack() as stack:
+        child = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        assert child.stdin is not None
+        stack.enter_context(child.stdin)
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        with ExitStack() as flood:
+            made = [flood.enter_context(socket.create_connection(("127.0.0.1", port), LONG_S)) for _ in range(20)]
+            # The newest have no descriptor left for them.
+            assert closed(made[-1])
+            made[0].sendall(HEALTH)
+            assert answer(made[0])[0] == 200
+
+        def taken() -> bool:
+            with socket.create_connection(("127.0.0.1", port), LONG_S) as opened:
+                opened.sendall(HEALTH)
+                try:
+                    return opened.recv(12) == b"HTTP/1.1 200"
+                except ConnectionResetError:
+                    return False
+
+        until(taken)
