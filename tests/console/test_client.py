@@ -7,7 +7,6 @@ import io
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -145,20 +144,21 @@ def test_an_answer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 def test_the_whole_answer_must_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("console.client._SNAPSHOT_S", 0.2)
+    given_up = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
             connection, _ = server.accept()
             with connection, suppress(OSError):
-                connection.sendall(http("200 OK", b" " * 1000)[:-1000])
-                while True:
+                connection.sendall(http("200 OK", b" " * 100_000)[:-100_000])
+                while not given_up.wait(0.01):
                     connection.sendall(b" ")
-                    time.sleep(0.01)
 
         thread = threading.Thread(target=drip)
         thread.start()
         with pytest.raises(Unreachable, match=r"^no answer within 0 s$"):
             fetch(f"http://127.0.0.1:{server.getsockname()[1]}")
+        given_up.set()
         thread.join()
 
 
