@@ -79,13 +79,18 @@ class Alarm:
         self._mailbox = mailbox
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time() + after_s
-        self._handle = self._loop.call_at(self._at, self._ring)
+        self._arm(self._at)
 
     def restart(self, after_s: float) -> None:
         self._at = self._loop.time() + after_s
-        if self._handle.when() > self._at:
+        if self._armed_for > self._at:
             self._handle.cancel()
-            self._handle = self._loop.call_at(self._at, self._ring)
+            self._arm(self._at)
+
+    def _arm(self, at: float) -> None:
+        # Kept here: uvloop gives a handle that knows no time where `at` is less than half a millisecond away.
+        self._armed_for = at
+        self._handle = self._loop.call_at(at, self._ring)
 
     def due(self) -> bool:
         return self._loop.time() >= self._at
@@ -97,6 +102,6 @@ class Alarm:
         if self.due():
             # Re-armed even so: whoever answers it restarts it, and one that cannot answer now is asked again.
             self._mailbox.nudge()
-            self._handle = self._loop.call_later(0.25, self._ring)
+            self._arm(self._loop.time() + 0.25)
         else:
-            self._handle = self._loop.call_at(self._at, self._ring)
+            self._arm(self._at)

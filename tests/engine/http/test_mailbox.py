@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
+import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.http.mailbox import MERGE_ABOVE, Mailbox, Mailroom
+from engine.http.sse import Alarm
 from engine.protocol import WaitState
 from engine.request import Done, Event, Finished, FinishReason, Reading, Text, TokenLogprob, Waiting
 from tests.support.patience import LONG_S
@@ -140,3 +144,20 @@ def test_a_loop_that_ended_does_not_hurt_the_writer() -> None:
     mailbox, room = with_mailbox()
     mailbox.put(Text(0, "a", 1))
     assert room.wakeups == 1
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_alarm_that_is_due_at_once_can_be_restarted(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """A busy loop comes late: the alarm is due before its timer has run."""
+
+    async def scenario() -> None:
+        mailbox = Mailbox(Mailroom(asyncio.get_running_loop()))
+        alarm = Alarm(mailbox, 0.0)
+        alarm.restart(LONG_S)
+        alarm.restart(0.0)
+        await asyncio.wait_for(mailbox.wait(), LONG_S)
+        assert alarm.due()
+        alarm.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
