@@ -94,6 +94,10 @@ class EnginePort(Protocol):
         cannot (`queue_full`, `loading`, `draining`); otherwise the sink hears everything, ending in Done or Failed."""
         ...
 
+    def refuse(self, request_id: str, client: str, error: RequestError) -> None:
+        """Count a request that was answered with `error` before it could be submitted."""
+        ...
+
     def cancel(self, request_id: str) -> None:
         """The client left: stop every choice of the request within one chunk or one round. Unknown ids are ignored."""
         ...

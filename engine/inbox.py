@@ -78,18 +78,16 @@ class Inbox:
         with self._lock:
             error = self._refusal(request)
             if error is not None:
-                self.refused += 1
                 raise error
             self._live.add(request.id)
             self._waiting.add(request.id)
             self._items.append(Submission(request, sink))
         self._wake.set()
 
-    def refuse(self, error: RequestError) -> RequestError:
-        """Count a request that can never run, and hand its error back to be raised."""
+    def count_refusal(self) -> None:
+        """A request was refused that never got in here."""
         with self._lock:
             self.refused += 1
-        return error
 
     def cancel(self, request_id: str) -> None:
         self._leave(Cancel(request_id))

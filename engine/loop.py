@@ -13,12 +13,12 @@ from engine.counters import Ending
 from engine.dispatch import Dispatcher
 from engine.inbox import Inbox, draining
 from engine.intake import Intake
-from engine.ledger.entry import refused_row
+from engine.ledger.entry import refused_row, unread_row
 from engine.ledger.reader import LedgerReader
 from engine.lifecycle import Lifecycle
 from engine.memory.probe import SteadyProbe
 from engine.meters import Meters, MetersView
-from engine.protocol import Health, Loading
+from engine.protocol import Health, LedgerRow, Loading
 from engine.publisher import Publisher
 from engine.request import EventSink, Request, RequestError
 from engine.rounds import Rounds
@@ -51,7 +51,7 @@ class Engine:
         self._inbox = Inbox(config.queue_limit)
         self._ledger = open_ledger(config, self._parts.wall)
         probe = SteadyProbe(self._parts.probe(), self._clock)
-        self._publisher = Publisher(config.parallel, self._clock, probe, self._ledger)
+        self._publisher = Publisher(config.parallel, self._clock, probe, self._ledger, lambda: self._inbox.refused)
         self._state: EngineState | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -91,12 +91,21 @@ class Engine:
             if state is not None:
                 error = check(request, state.served, state.model.runner.vocab_size)
                 if error is not None:
-                    raise self._inbox.refuse(error)
+                    raise error
             self._inbox.submit(request, sink)
         except RequestError as error:
-            if self._ledger is not None:
-                self._ledger.add(refused_row(request, error.message, wall=self._parts.wall()))
+            self._refused(refused_row(request, error.message, wall=self._parts.wall()))
             raise
+
+    def refuse(self, request_id: str, client: str, error: RequestError) -> None:
+        self._refused(unread_row(request_id, client, error.message, wall=self._parts.wall()))
+
+    def _refused(self, row: LedgerRow) -> None:
+        """The one place that counts a request that was refused before it waited: for `/health`, `/metrics` and the
+        ledger alike. One that waited is counted where it ends (`lifecycle`)."""
+        self._inbox.count_refusal()
+        if self._ledger is not None:
+            self._ledger.add(row)
 
     def cancel(self, request_id: str) -> None:
         self._inbox.cancel(request_id)

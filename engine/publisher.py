@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine import snapshot
@@ -25,13 +26,16 @@ class _Published:
 class Publisher:
     """Holds one immutable snapshot. `loading`, `serve` and `publish` belong to the engine thread, `read` to anyone."""
 
-    def __init__(self, requested: int, clock: Clock, probe: MemoryProbe, ledger: Ledger | None) -> None:
+    def __init__(
+        self, requested: int, clock: Clock, probe: MemoryProbe, ledger: Ledger | None, refused: Callable[[], int]
+    ) -> None:
         """`requested` slots were asked for; `probe` shows the memory while nothing is loaded, `ledger` is the one that
-        is kept."""
+        is kept. `refused` counts the requests that did not get in."""
         self._requested = requested
         self._clock = clock
         self._probe = probe
         self._ledger = ledger
+        self._refused = refused
         self._started = clock()
         self._state: EngineState | None = None
         self.loading(Loading(stage="starting", done_bytes=0, total_bytes=0, eta_s=None))
@@ -70,4 +74,4 @@ class Publisher:
     def _before_serving(self, loading: Loading) -> Health:
         uptime = self._clock() - self._started
         ledger = LedgerState() if self._ledger is None else self._ledger.state()
-        return snapshot.before_serving(self._requested, loading, self._probe.read(), uptime, ledger)
+        return snapshot.before_serving(self._requested, loading, self._probe.read(), uptime, ledger, self._refused())

@@ -288,8 +288,10 @@ def before_serving(
     reading: MemoryReading,
     uptime_s: float,
     ledger: protocol.LedgerState,
+    refused: int,
 ) -> protocol.Health:
-    """The snapshot while the model loads: nothing is there but the memory, the ledger and the progress."""
+    """The snapshot while the model loads: nothing is there but the memory, the ledger, the progress, and the count of
+    those who came too early."""
     return protocol.Health(
         status=Status.LOADING,
         version=version(),
@@ -313,7 +315,7 @@ def before_serving(
             spill_waits=0,
             slot0_gave_up=0,
             side_disk=protocol.SideDisk(),
-            totals=protocol.Totals(),
+            totals=protocol.Totals(refused=refused),
         ),
         lanes=[],
         queue=[],

@@ -140,10 +140,15 @@ class App:
                 self._metrics.responded(_pattern(scope), context.status)
 
     def _answers(self, pattern: str, read: Reader, *, waits: bool = False) -> Route:
-        """A route that answers requests of one dialect. `waits`: reading them waits for the template's process."""
+        """A route that answers requests of one dialect. `waits`: reading them waits for the template's process. What is
+        refused before the engine has it is counted here; the engine counts the rest."""
 
         async def handler(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._serve(scope, receive, send, read, waits)
+            try:
+                await self._serve(scope, receive, send, read, waits)
+            except RequestError as error:
+                self._engine.refuse(_engine_id(scope), _client(scope), error)
+                raise
 
         return _route("POST", pattern, handler)
 

@@ -9,6 +9,9 @@ from engine.request import Request
 SHOWN = 128
 """Characters kept of a name that a client chose."""
 
+UNREAD_MODEL = "unknown"
+"""The model of a request that was refused before its body was understood."""
+
 LARGEST = (1 << 63) - 1
 """The largest number that the file holds: a refused request may have asked for more."""
 
@@ -47,18 +50,37 @@ def ended_row(job: Job, finish: Finish, reason: str | None, *, now: float, wall:
 
 def refused_row(request: Request, reason: str, *, wall: float) -> LedgerRow:
     """The row of a request that was not let in."""
+    return _refused(
+        request.id,
+        request.client,
+        request.model,
+        reason,
+        prompt_tokens=len(request.prompt),
+        max_tokens=_kept(request.max_tokens),
+        wall=wall,
+    )
+
+
+def unread_row(request_id: str, client: str, reason: str, *, wall: float) -> LedgerRow:
+    """The row of a request whose body was not taken, or not understood."""
+    return _refused(request_id, client, UNREAD_MODEL, reason, prompt_tokens=0, max_tokens=None, wall=wall)
+
+
+def _refused(
+    request_id: str, client: str, model: str, reason: str, *, prompt_tokens: int, max_tokens: int | None, wall: float
+) -> LedgerRow:
     return LedgerRow(
-        id=request.id,
-        client=request.client[:SHOWN],
-        model=request.model[:SHOWN],
+        id=request_id,
+        client=client[:SHOWN],
+        model=model[:SHOWN],
         slot=None,
         arrived_at=wall,
         finished_at=wall,
-        prompt_tokens=len(request.prompt),
+        prompt_tokens=prompt_tokens,
         cached_tokens=0,
         cache_source="none",
         completion_tokens=0,
-        max_tokens=_kept(request.max_tokens),
+        max_tokens=max_tokens,
         finish=Finish.REFUSED,
         reason=reason,
         queue_s=None,

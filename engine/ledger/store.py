@@ -43,6 +43,9 @@ CREATE TABLE requests (
 CREATE INDEX requests_by_id ON requests (id);
 CREATE INDEX requests_by_end ON requests (finished_at);
 """
+_CREATE_RETENTION = "CREATE TABLE IF NOT EXISTS retention (id INTEGER PRIMARY KEY, believed REAL NOT NULL)"
+"""One row: up to when the clock was believed (`retention.py`). Programs that do not know it need not."""
+
 _INSERT = f"INSERT INTO requests ({COLUMNS}) VALUES ({', '.join('?' * len(FIELDS))})"
 
 
@@ -101,6 +104,7 @@ class LedgerStore:
                 if not check_schema(self._connection, path):
                     self._create()
                 self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute(_CREATE_RETENTION)
                 self._connection.execute("PRAGMA synchronous = NORMAL")
                 # Opens the log beside the file, which from here on stays while this connection does.
                 self._connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone()
@@ -129,9 +133,20 @@ class LedgerStore:
         with said_of(self._path), self._transaction():
             self._connection.executemany(_INSERT, values)
 
-    def prune(self, *, before: float, rows: int) -> int:
-        """Delete rows that ended before `before` (Unix seconds) and all but the newest `rows`; how many went."""
+    def believed(self) -> float | None:
+        """The Unix time up to which rows had aged when the ledger was last pruned, else the last row's end; None for a
+        new file."""
+        with said_of(self._path):
+            kept = self._connection.execute("SELECT believed FROM retention").fetchone()
+            last = self._connection.execute("SELECT finished_at FROM requests ORDER BY seq DESC LIMIT 1").fetchone()
+        found = kept or last
+        return None if found is None else float(found[0])
+
+    def prune(self, *, before: float, rows: int, believed: float) -> int:
+        """Delete rows that ended before `before` (Unix seconds) and all but the newest `rows`, and keep `believed` for
+        the next start; how many rows went."""
         with said_of(self._path), self._transaction():
+            self._connection.execute("INSERT OR REPLACE INTO retention VALUES (1, ?)", (believed,))
             gone = self._connection.execute("DELETE FROM requests WHERE finished_at < ?", (before,)).rowcount
             gone += self._connection.execute(
                 "DELETE FROM requests WHERE seq <= (SELECT seq FROM requests ORDER BY seq DESC LIMIT 1 OFFSET ?)",

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+from engine.ledger.retention import RetentionClock
 from engine.ledger.store import LedgerStore, LedgerUnusable
 from engine.protocol import LedgerRow, LedgerState
 
@@ -37,7 +38,8 @@ DAY_S = 86_400.0
 
 
 class Ledger:
-    """`days` and `rows` bound what is kept. `wall` says the Unix time. Any thread may call the public methods."""
+    """`days` and `rows` bound what is kept. `wall` says the Unix time, `steady` the
+    seconds that passed. Any thread may call the public methods."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Ledger:
         days: float,
         rows: int,
         wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
         queue_limit: int = QUEUE_LIMIT,
         retry_s: float = RETRY_S,
     ) -> None:
@@ -53,6 +56,8 @@ class Ledger:
         self._days = days
         self._rows = rows
         self._wall = wall
+        self._steady = steady
+        self._clock = RetentionClock(wall(), steady())
         self._queue_limit = queue_limit
         self._retry_s = retry_s
         self._lock = threading.Lock()
@@ -134,6 +139,8 @@ class Ledger:
             return store
         self._reopen_later()
         self._store = LedgerStore(self.path)
+        known = self._store.believed()
+        self._clock = RetentionClock(self._wall() if known is None else known, self._steady())
         self._prune_at = 0.0
         return self._store
 
@@ -154,7 +161,9 @@ class Ledger:
         # By a clock that nobody sets: one that was set back would hold the next look up for as long.
         now = time.monotonic()
         if now >= self._prune_at or self._unpruned > max(100, self._rows // 20):
-            store.prune(before=self._wall() - self._days * DAY_S, rows=self._rows)
+            # Rows that a jump of the clock would age stay until the clock has proved itself.
+            until = self._clock.now(self._wall(), self._steady())
+            store.prune(before=until - self._days * DAY_S, rows=self._rows, believed=self._clock.believed)
             self._unpruned = 0
             self._prune_at = now + PRUNE_EVERY_S
 

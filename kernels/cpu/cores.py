@@ -51,6 +51,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, int]]:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
+    mounts: tuple[str, ...]
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":

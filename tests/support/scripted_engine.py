@@ -159,9 +159,13 @@ class ScriptedEngine:
         self.snapshot = idle_health()
         self.refusal: RequestError | None = None
         self.tickets: list[Ticket] = []
+        self.refused: list[tuple[str, str, RequestError]] = []
         self.draining = False
         self.measured = Meters()
         self.ledger: LedgerReader | None = None
+
+    def refuse(self, request_id: str, client: str, error: RequestError) -> None:
+        self.refused.append((request_id, client, error))
 
     def submit(self, request: Request, sink: EventSink) -> None:
         if self.refusal is not None:

@@ -57,7 +57,7 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
 def test_what_is_kept_is_the_newest_and_young_enough(ends: list[int], before: int, keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder, closing(LedgerStore(Path(folder) / "ledger.sqlite")) as store:
         store.append([row(number, finished_at=float(end)) for number, end in enumerate(ends)])
-        gone = store.prune(before=float(before), rows=keep)
+        gone = store.prune(before=float(before), rows=keep, believed=50.0)
         kept = [found[0] for found in store._connection.execute("SELECT id FROM requests ORDER BY seq")]
     young = [f"req-{number}" for number, end in enumerate(ends) if end >= before]
     assert kept == young[-keep:]

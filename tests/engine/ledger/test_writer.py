@@ -53,14 +53,15 @@ def test_rows_arrive_in_order_and_are_counted(tmp_path: Path) -> None:
 def test_a_clock_that_is_set_back_keeps_no_row_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "PRUNE_EVERY_S", 0.0)
     path = tmp_path / "ledger.sqlite"
-    wall = [1_000_000.0 + 1000 * DAY_S]
-    with running(path, days=30, wall=lambda: wall[0]) as ledger:
+    wall, steady = [1_000_000.0], [0.0]
+    with running(path, days=30, wall=lambda: wall[0], steady=lambda: steady[0]) as ledger:
         ledger.add(row(1))
-        assert wait_until(lambda: ledger.state().written == 1 and not ids(path))
-        wall[0] = 1_000_000.0
+        assert wait_until(lambda: ids(path) == ["req-1"])
+        wall[0] -= DAY_S / 2
         ledger.add(row(2))
-        assert wait_until(lambda: ids(path) == ["req-2"])
+        assert wait_until(lambda: ids(path) == ["req-2", "req-1"])
         wall[0] += 31 * DAY_S
+        steady[0] += 31 * DAY_S
         assert wait_until(lambda: not ids(path))
 
 
