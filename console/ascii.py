@@ -33,6 +33,11 @@ def ascii_text(text: str) -> str:
     return text if text.isascii() else _translated(text)
 
 
+def likeness(character: str) -> str | None:
+    """The glyph's stand-in in ASCII; None where it has none."""
+    return _GLYPHS.get(character)
+
+
 @lru_cache(maxsize=4096)
 def _translated(text: str) -> str:
     text = text.translate(_TABLE)

@@ -7,10 +7,11 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.private_files import FOLDER_MODE, open_private
+from engine.state_files import write_over
 
 UNKNOWN = 0
 """In place of the holder's pid where it is not known."""
@@ -33,14 +34,17 @@ class Held(Exception):
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path` for this process; made if absent, with its folder. Raises Held."""
+    """Hold the lock file at `path` for this process; made if absent, with its folder. Raises Held.
+
+    The lock holds also where a full disk or a read-only directory does not take the pid.
+    """
     path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+    descriptor = _open(path)
     try:
         if not _try_lock(descriptor):
             raise Held(path, _pid_of_holder(descriptor))
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):
+            write_over(descriptor, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(descriptor)
@@ -67,6 +71,27 @@ def is_held(path: Path) -> bool:
     return holder(path) is not None
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _open(path: Path) -> int:
+    try:
+        return open_private(path, os.O_RDWR | os.O_CREAT)
+    except OSError as why:
+        # A lock needs no more than a file that is there.
+        if why.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) or not path.exists():
+            raise
+        return open_private(path, os.O_RDONLY)
+
+
 def _try_lock(descriptor: int) -> bool:
     """Take the lock; a second try, because `is_held` in another process holds it for an instant."""
     for last_try in (False, True):
@@ -89,13 +114,24 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _pid_of_holder(descriptor: int) -> int | None:
-    """The process that the file names, if it has the file open. Another may bear its number by now: the holder that
-    wrote it may have died, the new one not have written yet, or a container may have written a number of its own."""
-    text = os.pread(descriptor, 32, 0).strip()
-    if not text.isdigit():
-        return None
-    pid = int(text)
-    return pid if _has_open(pid, descriptor) else None
+    """The process that the file names, if it has the file open, else the one that the kernel names. Another may bear
+    the file's number by now: the holder that wrote it may have died, the new one not have written yet or not been able
+    to, or a container may have written a number of its own."""
+    text = os.pread(descriptor, 32, 0).split(b"\n")[0].strip()
+    if text.isdigit() and _has_open(int(text), descriptor):
+        return int(text)
+    return _locked_by(os.fstat(descriptor))
+
+
+def _locked_by(file: os.stat_result) -> int | None:
+    """The process with a write lock on a file, by /proc/locks (proc_locks(5)); None where it does not say."""
+    there = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and words[3] == "WRITE" and words[5] == there and int(words[4]) > 0:
+                return int(words[4])
+    return None
 
 
 def _has_open(pid: int, descriptor: int) -> bool:

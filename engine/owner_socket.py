@@ -85,7 +85,7 @@ def _short(folder: int, path: Path) -> str:
 
 
 def _remove(folder: int) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):
         os.unlink(SOCKET_NAME, dir_fd=folder)
 
 

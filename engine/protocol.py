@@ -323,6 +323,19 @@ class LedgerState(Wire, frozen=True, kw_only=True):
     defect: str | None = None
 
 
+class LogState(Wire, frozen=True, kw_only=True):
+    """How the log stands: lines `dropped` since start, because nobody read stderr or it took no more."""
+
+    dropped: int = 0
+
+
+class StateDirState(Wire, frozen=True, kw_only=True):
+    """How the state directory stands: which of the service's files there could not be written at its start and why, in
+    a sentence; null where all could."""
+
+    defect: str | None = None
+
+
 class Health(Wire, frozen=True, kw_only=True):
     """The body of `GET /health`. `defect`: what the engine's books disagreed about when it last fell idle; null where
     they agree."""
@@ -344,6 +357,8 @@ class Health(Wire, frozen=True, kw_only=True):
     speculation: Speculation
     round_stats: list[RoundStat] = []
     ledger: LedgerState = LedgerState()
+    log: LogState = LogState()
+    state_dir: StateDirState = StateDirState()
     defect: str | None = None
     contract: str = CONTRACT
 

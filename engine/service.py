@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +28,8 @@ from engine.listening import HostNotAllowed, Listening, PortInUse, bind
 from engine.log_ring import LogRing
 from engine.notify import Notifier, unit_name
 from engine.owner_socket import OwnerSocket, owner_socket
+from engine.process_state import ProcessState
+from engine.protocol import LogState, StateDirState
 from engine.request import RequestError
 from engine.snapshot import version
 from engine.state_dir import (
@@ -79,9 +81,17 @@ class OwnedEngine(EnginePort, Protocol):
 
 
 def run(
-    config: EngineConfig, service: ServiceConfig, *, open_engine: Callable[[EngineConfig], OwnedEngine] | None = None
+    config: EngineConfig,
+    service: ServiceConfig,
+    *,
+    log_state: Callable[[], LogState] = LogState,
+    unwritten: Sequence[str] = (),
+    open_engine: Callable[[EngineConfig], OwnedEngine] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code: 0 after a drain, 1 where the engine failed.
+
+    `log_state` says how many log lines were lost; log handlers must not block. `unwritten` are sentences on files of
+    the state directory that the caller could not write.
 
     Before anything is loaded, raises SecretsUnusable, HostNotAllowed, StateDirUnusable, StateDirLocked or PortInUse. A
     second signal ends the process at once, with exit code 1.
@@ -97,16 +107,21 @@ def run(
         owner = None
         if config.state_dir is not None:
             owner = stack.enter_context(owner_socket(config.state_dir))
-            write_record(config.state_dir, _record(listening, owner, unit_name() if notifier.address else None))
+            record = _record(listening, owner, unit_name() if notifier.address else None)
+            unwritten = [*unwritten, *filter(None, [write_record(config.state_dir, record)])]
             stack.callback(remove_record, config.state_dir)
         ring = stack.enter_context(_kept_log())
         raise_limit()
+        for sentence in unwritten:
+            log.warning("serving goes on without it: %s", sentence)
+        process = ProcessState(log_state, StateDirState(defect="; ".join(unwritten) or None))
         log.info("loading %s; /health at %s says how far it is", config.model_name, listening.url)
         try:
             engine = (open_engine or _open_engine)(config)
         except KeyboardInterrupt:
             return 0
-        return uvloop.run(_Service(engine, service, listening, owner, config.state_dir, notifier, ring).serve())
+        served = _Service(engine, service, listening, owner, config.state_dir, notifier, ring, process)
+        return uvloop.run(served.serve())
 
 
 @contextmanager
@@ -162,13 +177,14 @@ class _Service:
         state_dir: Path | None,
         notifier: Notifier,
         ring: LogRing,
+        process: ProcessState,
     ) -> None:
         self._engine = engine
         self._config = service
         self._listening = listening
         self._state_dir = state_dir
         self._notifier = notifier
-        self._app = App(engine, service, version(), ring)
+        self._app = App(engine, service, version(), ring, process)
         self._server = AppServer(self._app, owner)
         limits = self._app.connections.limits
         log.info("connections: at most %d, %d for one other machine", limits.connections, limits.per_address)

@@ -22,6 +22,8 @@ from engine.state import EngineState
 
 MEMORY_EVERY_S = 0.25
 STALLED_AFTER_S = 30.0
+"""Without a token or a chunk while requests run, or without a snapshot."""
+
 RATE_WINDOW_S = 2.0
 
 _EMPTY_SPLIT = protocol.MemorySplit(
@@ -342,13 +344,18 @@ def before_serving(
 
 
 def aged(health: protocol.Health, age_s: float) -> protocol.Health:
-    """A snapshot as it reads `age_s` after it was taken: older, and stalled where that makes it so."""
+    """A snapshot as it reads `age_s` after it was taken: older, and stalled where that makes it so.
+
+    An idle engine thread publishes several times a second. One that has published nothing for long is stuck, also where
+    its last snapshot shows no request: those that came since wait unseen.
+    """
     idle = health.last_progress_age_s
     progress = None if idle is None else idle + age_s
     status = health.status
     stands = max((lane.request.age_s for lane in health.lanes if lane.request is not None), default=0.0) + age_s
     quiet = stands if progress is None else min(progress, stands)
-    if status is Status.OK and health.parallel.running and quiet > STALLED_AFTER_S:
+    stuck = age_s > STALLED_AFTER_S or (health.parallel.running > 0 and quiet > STALLED_AFTER_S)
+    if status is Status.OK and stuck:
         status = Status.STALLED
     return msgspec.structs.replace(
         health, status=status, snapshot_age_s=age_s, uptime_s=health.uptime_s + age_s, last_progress_age_s=progress

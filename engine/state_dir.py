@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from engine.locks import Held, held, is_held, process_words
-from engine.private_files import make_private, read_private, refuse_links, write_private
+from engine.locks import Held, held, is_alive, is_held, process_words
+from engine.private_files import make_private, read_private, refuse_links
+from engine.state_files import try_write
 
 LOCK_NAME = "engine.lock"
 RECORD_NAME = "engine.json"
@@ -81,20 +82,25 @@ def is_locked(state_dir: Path) -> bool:
     return is_held(state_dir / LOCK_NAME)
 
 
-def write_record(state_dir: Path, record: ServiceRecord) -> None:
-    """Write `engine.json` whole or not at all."""
-    write_private(state_dir / RECORD_NAME, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+def write_record(state_dir: Path, record: ServiceRecord) -> str | None:
+    """Write `engine.json`. A sentence where it could not be written: the service does without it, and other commands
+    find it by its socket or its port."""
+    return try_write(state_dir / RECORD_NAME, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
 
 
 def read_record(state_dir: Path) -> ServiceRecord | None:
-    """The record of the running service; None where no live process holds the directory, or it wrote none yet."""
+    """The record of the running service; None where no live process holds the directory, or it wrote none yet, or
+    could not: then a record of an earlier process may be all there is."""
     if not is_locked(state_dir):
         return None
     try:
-        return msgspec.json.decode(read_private(state_dir / RECORD_NAME), type=ServiceRecord)
+        record = msgspec.json.decode(read_private(state_dir / RECORD_NAME), type=ServiceRecord)
     except (OSError, msgspec.DecodeError):
         return None
+    return record if is_alive(record.pid) else None
 
 
 def remove_record(state_dir: Path) -> None:
-    (state_dir / RECORD_NAME).unlink(missing_ok=True)
+    """Remove `engine.json`. A directory that has become read-only keeps it, naming a process that is no more."""
+    with suppress(OSError):
+        (state_dir / RECORD_NAME).unlink(missing_ok=True)

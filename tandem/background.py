@@ -13,7 +13,7 @@ from tandem import output
 from tandem.exits import CommandError, Exit
 from tandem.flags import StateDirOption, with_engine_flags
 from tandem.origins import Flags
-from tandem.register import Running, meant, read_launch, running, usual_state_dir
+from tandem.register import Running, meant, read_launch, running, unrecorded_address, usual_state_dir
 from tandem.service import report, unit
 from tandem.service.hold import describe_hold, remove_note, restore_after_crash
 from tandem.service.launching import check_again, end, entered, environment_of, launch
@@ -98,22 +98,29 @@ def status(
 ) -> None:
     """Say what the running engine does, and its supervisor. Exit 3 where none runs."""
     if url is not None:
-        address, watched, by_unit = Address.of(url), None, None
+        address, watched, service = Address.of(url), None, None
     else:
         engine = _meant_or_why(state_dir)
-        address, watched = _address(engine), report.read_report(engine.state_dir)
-        by_unit = engine.record.unit if engine.record else None
-        if engine.supervisor is None:
-            watched = None
+        address = _address(engine)
+        watched, service = _watched(engine)
     if json:
         shown: dict[str, Any] = msgspec.json.decode(get(address, "/health")[1])
         output.emit_json({**shown, "supervisor": watched})
     else:
         output.emit(describe(health(address), address.url))
-        if watched is not None:
-            output.emit(report.describe(watched))
-        elif by_unit is not None:
-            output.emit(f"service  run by the systemd unit {by_unit}")
+        if service is not None:
+            output.emit(service)
+
+
+def _watched(engine: Running) -> tuple[report.Report | None, str | None]:
+    """The report of the engine's supervisor, and who looks after the engine in one line; None for what there is not."""
+    if engine.supervisor is None:
+        unit_name = engine.record.unit if engine.record else None
+        return None, unit_name and f"service  run by the systemd unit {unit_name}"
+    last = report.read_report(engine.state_dir)
+    if last is None or engine.supervisor not in (0, last.pid):
+        return None, f"service  watched by process {engine.supervisor}, whose report could not be written"
+    return last, report.describe(last)
 
 
 @app.command()
@@ -166,6 +173,8 @@ def _meant_or_why(state_dir: Path | None) -> Running:
 
 def _address(engine: Running) -> Address:
     if engine.record is None:
+        if (address := unrecorded_address(engine)) is not None:
+            return address
         last = report.read_report(engine.state_dir)
         more = f"\n{report.describe(last)}" if last is not None and engine.supervisor is not None else ""
         raise CommandError(f"the engine of {engine.state_dir} has not opened its port yet{more}", Exit.NOT_READY)

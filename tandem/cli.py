@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -121,6 +120,8 @@ def run(args: Sequence[str]) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(args=list(args), prog_name="tandem", standalone_mode=False)
+        # What is still buffered decides the exit code too.
+        sys.stdout.flush()
     except CommandError as why:
         output.error(why.message)
         return why.code
@@ -166,12 +167,11 @@ def main() -> None:
 
         sys.exit(complete(question))
     args = sys.argv[1:]
+    output.own_streams()
     code = run(args)
+    output.finish()
     if args[:1] == ["serve"]:
         # Everything is closed by now. Taking an interpreter with torch in it apart costs more than a second of
         # processor time, which on a busy box kept an engine from ending before it was killed.
-        with suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

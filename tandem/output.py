@@ -1,14 +1,23 @@
 """The one owner of stdout (data) and of stderr (everything else) for all commands.
 
+`own_streams` puts both in order when a command starts, and `finish` when it ends: what a terminal's encoding cannot
+spell is shown in ASCII, a stdout that takes nothing ends the command with one line, and a stderr that takes nothing is
+done without.
+
 rich and msgspec are imported only where they are used, so that help and one-line answers stay quick.
 """
 
 from __future__ import annotations
 
+import codecs
+import errno
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -18,6 +27,115 @@ Progress = Callable[[int, int], None]
 
 _UNBOUNDED = 1000
 """Columns in which everything that is drawn has room."""
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_Writer = TypeVar("_Writer", bound=_Closable)
+_writer: _Closable | None = None
+
+
+def own_streams() -> None:
+    """Put the standard streams of this process in order. To be called once, before anything is written."""
+    codecs.register_error(_SPELLED, _spell)
+    # A descriptor left closed would be taken by the next file or socket, which then got what is meant for the stream.
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # Opened for reading, so that writing to it fails as it does where a stream is closed.
+            os.open(os.devnull, os.O_RDONLY)
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
+    sys.stdout = _Stdout(sys.stdout, 1)
+    sys.stderr = _Stderr(sys.stderr, 2)
+
+
+def hand_over(writer: _Writer) -> _Writer:
+    """From now on `writer` has stderr; `finish` closes it."""
+    global _writer
+    _writer = writer
+    return writer
+
+
+def finish() -> None:
+    """Write out what is buffered. What a stream does not take is let go, so that the interpreter's own end does not
+    complain of it."""
+    for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+    if _writer is not None:
+        _writer.close()
+
+
+class _Stream(io.TextIOWrapper):
+    """A standard stream that spells in ASCII what its encoding lacks."""
+
+    def __init__(self, stream: TextIO | None, descriptor: int) -> None:
+        encoding = (stream.encoding if stream is not None else None) or "utf-8"
+        at_once = stream is not None and stream.isatty()
+        raw = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+        super().__init__(raw, encoding=encoding, errors=_SPELLED, line_buffering=at_once)
+
+
+class _Stdout(_Stream):
+    """Raises OSError with the stream's name where the data cannot be written; a reader that went away is what it
+    was."""
+
+    def write(self, text: str) -> int:
+        with _named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _named():
+            super().flush()
+
+
+class _Stderr(_Stream):
+    """Words to a person who cannot be reached are let go."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+_SPELLED = "tandem-ascii"
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    """An error handler for codecs: what an encoding lacks in as many cells of ASCII, else as its escape."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    # By name, as the table of commands does: starting a command imports nothing of the console.
+    likeness: Callable[[str], str | None] = import_module("console.ascii").likeness
+
+    def one(character: str) -> str:
+        like = likeness(character)
+        return character.encode("ascii", "backslashreplace").decode() if like is None else like
+
+    return "".join(map(one, error.object[error.start : error.end])), error.end
 
 
 def emit(text: str, *, end: str = "\n") -> None:
@@ -94,10 +212,7 @@ def _write(stream: TextIO, text: str) -> None:
     """Write through; at a terminal without control characters, since models, clients and logs put words into it."""
     if stream.isatty():
         text = text.translate(_CONTROLS)
-    try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+    stream.write(text)
     stream.flush()
 
 

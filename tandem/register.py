@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from engine.locks import holder, process_words
-from engine.private_files import make_private, read_private, write_private
+from engine.private_files import make_private, read_private
 from engine.state_dir import LOCK_NAME, ServiceRecord, is_locked, read_record
+from engine.state_files import try_write, unwritten
 from tandem.exits import CommandError, Exit
-from tandem.origins import Flags, resolve
+from tandem.origins import NO_FLAGS, Flags, resolve
 from tandem.paths import default_state_dir, state_root
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.wire import Address
 
 LAUNCH_NAME = "launch.json"
 _NAME_LENGTH = 16
+ASK_S = 5.0
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,15 +76,20 @@ def _entry(state_dir: Path) -> Path:
 
 
 @contextmanager
-def registered(state_dir: Path) -> Iterator[None]:
-    """Enter the engine of `state_dir` into the register while it runs."""
+def registered(state_dir: Path) -> Iterator[str | None]:
+    """Enter the engine of `state_dir` into the register while it runs. Yields a sentence where it could not be entered:
+    then commands find it only by its state directory or its address."""
     entry = _entry(state_dir)
-    make_private(entry.parent)
-    write_private(entry, str(state_dir).encode())
     try:
-        yield
+        make_private(entry.parent)
+    except OSError as why:
+        yield unwritten(entry, why)
+        return
+    try:
+        yield try_write(entry, str(state_dir).encode())
     finally:
-        entry.unlink(missing_ok=True)
+        with suppress(OSError):
+            entry.unlink(missing_ok=True)
 
 
 def running() -> list[Running]:
@@ -91,9 +98,11 @@ def running() -> list[Running]:
     if _register().is_dir():
         for entry in sorted(_register().glob(f"{'?' * _NAME_LENGTH}")):
             try:
-                folders.add(Path(read_private(entry).decode()))
+                folder = read_private(entry).decode()
             except OSError:
                 continue
+            if folder:
+                folders.add(Path(folder))
     return [engine for folder in sorted(folders) if (engine := Running.there(folder)) is not None]
 
 
@@ -107,7 +116,8 @@ def usual_state_dir() -> Path:
     return chosen.absolute() if chosen else default_state_dir()
 
 
-def write_launch(state_dir: Path, flags: Flags) -> None:
+def write_launch(state_dir: Path, flags: Flags) -> str | None:
+    """Write `launch.json`. A sentence where it could not be written: the engine runs without it."""
     launch = Launch(
         flags=dict(flags.values),
         profile=flags.profile,
@@ -115,7 +125,7 @@ def write_launch(state_dir: Path, flags: Flags) -> None:
         folder=str(Path.cwd()),
     )
     make_private(state_dir)
-    write_private(state_dir / LAUNCH_NAME, msgspec.json.encode(launch))
+    return try_write(state_dir / LAUNCH_NAME, msgspec.json.encode(launch))
 
 
 def read_launch(state_dir: Path) -> Launch | None:
@@ -153,6 +163,19 @@ def address_of(url: str | None) -> Address:
     settings = resolve().settings
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return Address.of(f"http://{host}:{settings.port}")
+
+
+def unrecorded_address(engine: Running, environ: Mapping[str, str] | None = None) -> Address | None:
+    """Where an engine answers that could not write its record; None where it does not answer yet."""
+    from tandem.unrecorded import answers_unrecorded, settled_address
+
+    launch = read_launch(engine.state_dir)
+    try:
+        settings = resolve(launch.to_flags() if launch else NO_FLAGS, environ).settings
+    except CommandError:
+        return None
+    address = settled_address(settings, engine.state_dir)
+    return address if answers_unrecorded(address, engine.state_dir, ASK_S) else None
 
 
 def _list(engines: list[Running]) -> str:

@@ -47,23 +47,28 @@ def serve(
     resolved = resolve(flags)
     settings = resolved.settings
     refuse_early(resolved, supervised=supervised is not None)
-    logs.configure(settings.log_format)
+    model, name = find_model(settings.model)
+    writer = output.hand_over(logs.configure(settings.log_format))
     for text in (*resolved.notes, *filter(None, [crowded(settings)])):
         log.warning(text)
-    model, name = find_model(settings.model)
     folder = state_dir(settings)
 
     # Whoever ends a hung engine with SIGABRT finds in the log where every thread stood.
-    faulthandler.enable()
+    faulthandler.enable(logs.STDERR)
     if (parent := supervised if supervised is not None else owned) is not None:
         end_with(parent)
 
     from engine.service import run
 
     try:
-        with nullcontext() if unlisted or supervised is not None else registered(folder):
-            write_launch(folder, flags)
-            code = run(engine_config(settings, model, name), service_config(settings))
+        with nullcontext() if unlisted or supervised is not None else registered(folder) as unregistered:
+            unwritten = [*filter(None, [unregistered, write_launch(folder, flags)])]
+            code = run(
+                engine_config(settings, model, name),
+                service_config(settings),
+                log_state=writer.state,
+                unwritten=unwritten,
+            )
     except (PortInUse, StateDirLocked) as why:
         raise CommandError(str(why), Exit.REFUSED) from why
     except (HostNotAllowed, SecretsUnusable, StateDirUnusable) as why:

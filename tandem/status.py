@@ -32,6 +32,10 @@ def describe(health: Health, url: str) -> str:
         f"memory   {size(memory.available)} of {size(memory.total)} available, floor {size(memory.floor)}; "
         f"KV {size(health.kv_pool.committed_bytes)} committed of {size(health.kv_pool.reserved_bytes)} reserved"
     )
+    if health.state_dir.defect is not None:
+        lines.append(f"state    {health.state_dir.defect}")
+    if health.log.dropped:
+        lines.append(f"log      {health.log.dropped:,} lines were lost: nobody read them, or stderr took no more")
     if health.ledger.defect is not None:
         lines.append(f"ledger   not written: {health.ledger.defect}")
     lines += [f"role     {role.name}: {role.state.value}, {role.reason}" for role in health.roles]

@@ -40,6 +40,7 @@ from engine.http.wire import (
 )
 from engine.inbox import loading
 from engine.log_ring import LogRing
+from engine.process_state import ProcessState
 from engine.request import RequestError
 
 log = logging.getLogger("tandem.http")
@@ -71,17 +72,23 @@ class App:
     """The ASGI application over one engine."""
 
     def __init__(
-        self, engine: EnginePort, service: ServiceConfig, version: str, log_ring: LogRing | None = None
+        self,
+        engine: EnginePort,
+        service: ServiceConfig,
+        version: str,
+        log_ring: LogRing | None = None,
+        process: ProcessState | None = None,
     ) -> None:
+        process = process or ProcessState()
         self._engine = engine
         self._service = service
         self._version = version
         self._guard = Guard(service)
         self.bodies = Bodies(service.body_limit_bytes)
         self.connections = ConnectionTable(ConnectionLimits.of(service))
-        self._metrics = Metrics(engine, self.connections, aliases=service.vllm_metrics)
+        self._metrics = Metrics(engine, self.connections, process, aliases=service.vllm_metrics)
         self.exchanges = Exchanges(engine, service, self._metrics)
-        pages = Pages(engine, self._guard, self._metrics)
+        pages = Pages(engine, self._guard, self._metrics, process)
         self.admin = admin = Admin(engine, self._guard, self.exchanges, log_ring or LogRing())
         self._router = Router(
             [

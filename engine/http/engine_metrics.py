@@ -8,27 +8,31 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from engine.api import EnginePort
 from engine.meters import HistogramView, MetersView
+from engine.process_state import ProcessState
 from engine.protocol import Health, RoleState, Status, WaitState
 
 
 class EngineCollector:
     """Reads the snapshot and the meters at each scrape; never waits for the engine."""
 
-    def __init__(self, engine: EnginePort) -> None:
+    def __init__(self, engine: EnginePort, process: ProcessState) -> None:
         self._engine = engine
+        self._process = process
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the registry would otherwise read a snapshot while the application is being built."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        health = self._engine.health()
+        health = self._process.added_to(self._engine.health())
         yield from _state(health)
         yield from _requests(health)
         yield from _pace(self._engine.meters())
         yield from _memory(health)
         yield from _caches_and_roles(health)
         yield from _ledger(health)
+        dropped = health.log.dropped
+        yield CounterMetricFamily("tandem_log_dropped_lines", "Log lines that stderr did not take.", value=dropped)
 
 
 def histogram(name: str, text: str, views: Mapping[tuple[str, ...], HistogramView], *labels: str) -> Metric:

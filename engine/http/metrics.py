@@ -11,6 +11,7 @@ from engine.api import EnginePort
 from engine.http.connection_table import ConnectionTable
 from engine.http.engine_metrics import EngineCollector
 from engine.http.vllm_metrics import VllmAliases
+from engine.process_state import ProcessState
 from engine.request import Done, FinishReason
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -42,9 +43,16 @@ class Metrics:
     """One application's metrics, in a registry of its own. Base units throughout: seconds, bytes, tokens. `aliases`
     shows some of them under vLLM's names too."""
 
-    def __init__(self, engine: EnginePort, connections: ConnectionTable, *, aliases: bool = False) -> None:
+    def __init__(
+        self,
+        engine: EnginePort,
+        connections: ConnectionTable,
+        process: ProcessState | None = None,
+        *,
+        aliases: bool = False,
+    ) -> None:
         self._registry = registry = CollectorRegistry()
-        registry.register(EngineCollector(engine))
+        registry.register(EngineCollector(engine, process or ProcessState()))
         registry.register(_ConnectionCollector(connections))
         ProcessCollector(registry=registry)
         self._aliases = VllmAliases(engine, registry, TTFT_BUCKETS, DURATION_BUCKETS) if aliases else None

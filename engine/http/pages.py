@@ -13,6 +13,7 @@ from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
 from engine.http.wire import AGAIN_KEY, Answer, Header, Receive, Scope, Send, header, respond
 from engine.inbox import loading
+from engine.process_state import ProcessState
 from engine.protocol import Health, Lane, LaneState, SlotView, Status, encode
 from engine.request import RequestError
 
@@ -39,8 +40,9 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True):
 class Pages:
     """The read-only routes. None waits for the engine."""
 
-    def __init__(self, engine: EnginePort, guard: Guard, metrics: Metrics) -> None:
+    def __init__(self, engine: EnginePort, guard: Guard, metrics: Metrics, process: ProcessState) -> None:
         self._engine = engine
+        self._process = process
         self._guard = guard
         self._metrics = metrics
 
@@ -82,7 +84,7 @@ class Pages:
         await respond(scope, send, answer.status, answer.body, headers=answer.headers)
 
     def _health(self, *, inside: bool) -> Answer:
-        health = self._engine.health()
+        health = self._process.added_to(self._engine.health())
         ok = health.status is Status.OK
         headers = _NO_STORE if ok else [*_NO_STORE, (b"retry-after", b"2")]
         return Answer(200 if ok else 503, encode(health) if inside else b"", headers)

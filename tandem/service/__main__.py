@@ -18,8 +18,9 @@ from tandem.origins import Flags, resolve
 from tandem.register import registered, write_launch
 from tandem.service.claims import claimed
 from tandem.service.rotation import LOG_NAME, RotatingLog
-from tandem.service.supervisor import Supervisor
+from tandem.service.supervisor import HealthProbe, Supervisor
 from tandem.service.watchdog import Policy
+from tandem.unrecorded import settled_address
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -36,9 +37,9 @@ def supervise(
     command = [sys.executable, "-m", "tandem", "serve", f"--supervised={os.getpid()}", *to_arguments(flags)]
     # A hung engine is ended with SIGABRT for its stacks; a file as large as its memory is not wanted with them.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    with claimed(settings.port, folder), registered(folder), RotatingLog(folder / LOG_NAME) as log:
+    with claimed(settings.port, folder), registered(folder) as unregistered, RotatingLog(folder / LOG_NAME) as log:
         # Before its engine is there to do it: whoever asks meanwhile must not find the flags of an earlier start.
-        write_launch(folder, flags)
+        unwritten = [*filter(None, [unregistered, write_launch(folder, flags)])]
         log.rotate()
         supervisor = Supervisor(
             command,
@@ -48,14 +49,20 @@ def supervise(
             drain_s=settings.drain_timeout,
             pid=os.getpid(),
             as_json=settings.log_format != "text",
+            probe=HealthProbe(settled_address(settings, folder)),
         )
+        for sentence in unwritten:
+            supervisor.say("warning", sentence)
         code = supervisor.run()
     raise typer.Exit(code)
 
 
 if __name__ == "__main__":
+    output.own_streams()
     try:
         app()
     except CommandError as why:
         output.error(why.message)
         sys.exit(why.code)
+    finally:
+        output.finish()

@@ -269,7 +269,9 @@ def write_note(note: Note) -> None:
 
 
 def remove_note() -> None:
-    note_path().unlink(missing_ok=True)
+    # A read-only disk refuses to remove even what is not there.
+    if note_path().exists():
+        note_path().unlink(missing_ok=True)
 
 
 def read_note() -> Note | None:

@@ -12,21 +12,24 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from engine.config import CLOSING_S
 from engine.private_files import open_private
-from engine.state_dir import read_record
+from engine.protocol import Status
+from engine.state_dir import RECORD_NAME, read_record
 from tandem import output
 from tandem.configure import check_host, state_dir
 from tandem.exits import CommandError, Exit
 from tandem.flags import to_arguments
 from tandem.origins import Flags, resolve
-from tandem.register import Launch, Running
+from tandem.register import Launch, Running, unrecorded_address
 from tandem.serve import find_model, refuse_early
 from tandem.service.report import State, read_report
 from tandem.service.rotation import LOG_NAME
 from tandem.service.unit import check_no_unit_runs
 from tandem.settings import ALIAS_PREFIXES, PREFIX, Settings
+from tandem.wire import health
 
 POLL_S = 0.1
 TAIL_LINES = 20
@@ -49,7 +52,7 @@ def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = N
     folder = state_dir(settings)
     check_no_unit_runs(settings.port, folder)
     find_model(settings.model)
-    with os.fdopen(open_private(folder / OWN_LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as own_log:
+    with _own_log(folder) as own_log:
         child = subprocess.Popen(
             [sys.executable, "-m", "tandem.service", *to_arguments(flags)],
             stdin=subprocess.DEVNULL,
@@ -63,11 +66,8 @@ def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = N
         if (code := child.poll()) is not None:
             known = Exit(code) if code in set(Exit) and code else Exit.FAILURE
             raise CommandError(f"the engine ended while it started (exit {code}):\n{_said(folder)}", known)
-        report, record = read_report(folder), read_record(folder)
-        if report and record and report.state is State.WATCHING and report.pid == child.pid:
-            output.note(
-                f"ready at {record.url} (process {record.pid}, watched by {child.pid}); log: {folder / LOG_NAME}"
-            )
+        if (ready := _ready(folder, child.pid, environ)) is not None:
+            output.note(f"ready at {ready}, watched by {child.pid}); log: {folder / LOG_NAME}")
             return
         time.sleep(POLL_S)
     raise CommandError(
@@ -75,6 +75,31 @@ def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = N
         f"{_said(folder)}",
         Exit.NOT_READY,
     )
+
+
+def _ready(folder: Path, supervisor: int, environ: Mapping[str, str]) -> str | None:
+    """Address and process of the engine that a supervisor has seen ready; None where it has not. Where the state
+    directory takes neither the supervisor's report nor the engine's record, the engine is asked."""
+    report, record = read_report(folder), read_record(folder)
+    reported = report is not None and report.pid == supervisor
+    if reported and report is not None and report.state is not State.WATCHING:
+        return None
+    engine = Running(folder, record, supervisor)
+    if record is not None:
+        return f"{record.url} (process {record.pid}" if reported else None
+    address = unrecorded_address(engine, environ)
+    if address is None or health(address).status is not Status.OK:
+        return None
+    output.warn(f"its record {folder / RECORD_NAME} could not be written; `tandem status` says why")
+    return f"{address.url} (process {engine.pid}"
+
+
+def _own_log(folder: Path) -> IO[bytes]:
+    """Where a supervisor's own words go; nowhere, where the state directory takes none."""
+    try:
+        return os.fdopen(open_private(folder / OWN_LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+    except OSError:
+        return open(os.devnull, "wb")
 
 
 def end(engine: Running, timeout_s: float | None = None) -> None:

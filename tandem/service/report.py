@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
 from engine.locks import is_held
-from engine.private_files import read_private, write_private
+from engine.private_files import read_private
+from engine.state_files import try_write
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.units import duration
 
@@ -52,9 +52,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_report(state_dir: Path, report: Report) -> None:
-    """Write `supervisor.json` whole or not at all. A disk that takes no more costs the report, not the service."""
-    with suppress(OSError):
-        write_private(state_dir / REPORT_NAME, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    """Write `supervisor.json`, on a full disk over what it says already. A disk that takes nothing costs the report,
+    not the service."""
+    try_write(state_dir / REPORT_NAME, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
 
 
 def read_report(state_dir: Path) -> Report | None:

@@ -24,6 +24,7 @@ from tandem.service import watchdog
 from tandem.service.report import Report, State, write_report
 from tandem.service.rotation import RotatingLog, pump
 from tandem.service.watchdog import Decision, Finished, GiveUp, Nothing, Policy, Restart, Seen
+from tandem.unrecorded import answers_unrecorded
 from tandem.wire import Address, Unreachable, get
 
 LAST_WORDS_S = 5.0
@@ -60,14 +61,18 @@ class HealthProbe:
     """Probes an engine through its `/health`, by the owner's socket, which clients cannot fill, and at the address that
     its record said first: a state directory that was removed beneath an engine is no reason to end it."""
 
-    def __init__(self) -> None:
+    def __init__(self, unrecorded: Address | None = None) -> None:
+        """`unrecorded` is where an engine answers that could not write its record."""
         self._known: ServiceRecord | None = None
+        self._unrecorded = unrecorded
 
     def __call__(self, state_dir: Path, pid: int, within_s: float) -> tuple[Seen, str]:
         if self._known is None or self._known.pid != pid:
             self._known = read_record(state_dir)
         if self._known is None or self._known.pid != pid:
-            return Seen.SILENT, "it has not opened its port"
+            if self._unrecorded is None or not answers_unrecorded(self._unrecorded, state_dir, within_s):
+                return Seen.SILENT, "it has not opened its port"
+            return ask_health(self._unrecorded, within_s)
         return ask_health(Address.of_engine(self._known), within_s)
 
 
@@ -130,13 +135,13 @@ class Supervisor:
             decision, watch = self._watch(life, watch)
             code = life.end(self._log_line)
             if isinstance(decision, Restart):
-                self._say("warning", f"the engine is restarted in {decision.pause_s:g} s: {decision.cause}")
+                self.say("warning", f"the engine is restarted in {decision.pause_s:g} s: {decision.cause}")
                 self._restarting(decision.cause)
                 if self._pause(decision.pause_s):
                     continue
                 decision, code = Finished(), 0
             if isinstance(decision, GiveUp):
-                self._say("error", f"given up: {decision.reason}")
+                self.say("error", f"given up: {decision.reason}")
                 self._tell(State.GAVE_UP, reason=decision.reason)
                 return code if code > 0 else Exit.FAILURE
             self._tell(State.ENDED, reason="it had to be killed" if self._killed else None)
@@ -153,7 +158,7 @@ class Supervisor:
         while True:
             event = self._next(kill_at)
             if event is None:
-                self._say("warning", f"process {life.pid} did not end within {self._end_s:g} s; killing it")
+                self.say("warning", f"process {life.pid} did not end within {self._end_s:g} s; killing it")
                 self._killed, kill_at = True, None
                 life.signal(signal.SIGKILL)
                 continue
@@ -207,7 +212,7 @@ class Supervisor:
         )
         write_report(self._state_dir, self._report)
 
-    def _say(self, level: str, text: str) -> None:
+    def say(self, level: str, text: str) -> None:
         """A line of the supervisor's own in the log, which looks as the engine's do."""
         now = datetime.now(UTC)
         if self._as_json:
@@ -217,7 +222,7 @@ class Supervisor:
             self._log.write(f"{now.astimezone():%H:%M:%S} [{level}] {text} [tandem.supervisor]\n".encode())
 
     def _log_line(self, text: str) -> None:
-        self._say("warning", text)
+        self.say("warning", text)
 
 
 class _Life:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -32,16 +33,35 @@ def test_the_holder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ["own pid", "a process that lives", "a process that has gone", "nothing"])
-def test_a_pid_in_the_file_that_is_not_the_holders_is_not_named(tmp_path: Path, written: str) -> None:
-    """As after a crash, where the number lives on or came back, and in a container that shares the directory."""
+def test_a_pid_in_the_file_that_is_not_the_holders_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """As after a crash, where the number lives on or came back, on a full disk, and in a container that shares the
+    directory. The kernel knows better, unless the holder lives elsewhere."""
     path = tmp_path / "a.lock"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     pids = {"own pid": os.getpid(), "a process that lives": os.getppid(), "a process that has gone": gone.pid}
-    with held_elsewhere(path):
+    with held_elsewhere(path) as pid:
         path.write_text(f"{pids[written]}\n" if written in pids else "")
+        assert holder(path) == pid
+        monkeypatch.setattr("engine.locks._locked_by", lambda _: None)
         assert holder(path) == UNKNOWN
         assert refusal(path) == (f"{path} is held by another process", None)
+
+
+def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pid cannot be written; what the file said before is not believed."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "a.lock"
+    path.write_text(f"{os.getppid()}\n")
+    monkeypatch.setattr("engine.locks.write_over", full)
+    with held(path):
+        assert path.read_text() == f"{os.getppid()}\n"
+        assert holder(path) == os.getpid()
 
 
 def test_a_process_that_holds_it_twice_is_told_so(tmp_path: Path) -> None:

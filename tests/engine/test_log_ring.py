@@ -33,7 +33,8 @@ def structured() -> Iterator[structlog.stdlib.BoundLogger]:
     """A structured logger, configured as a service configures it."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
-    logs.configure("json")
+    logs.configure_structlog("json")
+    root.setLevel(logging.INFO)
     yield structlog.wrap_logger(logging.getLogger("tandem.test"))
     structlog.reset_defaults()
     root.handlers[:], root.level = before[0], before[1]

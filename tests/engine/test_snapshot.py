@@ -10,7 +10,7 @@ import pytest
 from engine import protocol
 from engine.protocol import LaneState, Loading, Status
 from engine.rows import RowBatch
-from engine.snapshot import Rate, aged
+from engine.snapshot import STALLED_AFTER_S, Rate, aged
 from tests.support.fake_model import Rig
 
 Make = Callable[..., Rig]
@@ -108,11 +108,24 @@ def test_a_snapshot_ages_and_stalls_as_it_is_read(rig: Make) -> None:
     assert fresh(r).status is Status.OK
 
 
-def test_an_idle_engine_never_stalls(rig: Make) -> None:
+def test_an_idle_engine_never_stalls_while_it_publishes(rig: Make) -> None:
     r = rig(parallel=1)
     r.submit(PROMPT, 5)
     r.settle()
-    assert aged(fresh(r), 1000.0).status is Status.OK
+    r.clock.advance(1000.0)
+    r.turns(1)
+    assert r.engine.health().status is Status.OK
+
+
+def test_an_engine_thread_that_publishes_nothing_has_stalled_whatever_it_showed_last(rig: Make) -> None:
+    """A request that came since is not in the snapshot, and waits all the same."""
+    r = rig(parallel=1)
+    r.submit(PROMPT, 5)
+    r.settle()
+    idle = fresh(r)
+    assert (idle.parallel.running, idle.status) == (0, Status.OK)
+    assert aged(idle, STALLED_AFTER_S - 1).status is Status.OK
+    assert aged(idle, STALLED_AFTER_S + 1).status is Status.STALLED
 
 
 def test_a_request_that_just_came_has_not_stalled(rig: Make) -> None:

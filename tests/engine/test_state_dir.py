@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.state_dir import (
@@ -47,6 +48,14 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
     with lock_state_dir(tmp_path):
         pass
+
+
+def test_a_record_of_a_process_that_is_no_more_is_none(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with lock_state_dir(tmp_path):
+        write_record(tmp_path, msgspec.structs.replace(RECORD, pid=gone.pid))
+        assert read_record(tmp_path) is None
 
 
 def test_record(tmp_path: Path) -> None:

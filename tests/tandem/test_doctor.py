@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -121,10 +122,10 @@ def test_an_engine_of_ones_own_that_runs_is_no_fault(
     listening.close()
     folder = default_state_dir()
     with lock_state_dir(folder):
-        write_record(folder, ServiceRecord(pid=4321, url=listening.url, started=0.0, version="0"))
+        write_record(folder, ServiceRecord(pid=os.getpid(), url=listening.url, started=0.0, version="0"))
         assert run(["doctor", "--json"]) == Exit.OK
     lines = lines_of(capsys)
-    assert lines["port"] == ("note", f"{listening.url} is served by your engine, process 4321")
+    assert lines["port"] == ("note", f"{listening.url} is served by your engine, process {os.getpid()}")
     assert lines["lock"][0] == "note"
     assert f"{folder} is held by" in lines["lock"][1]
 

@@ -127,6 +127,15 @@ def test_a_crash_loop_ends_with_a_reason_and_the_engines_code(tmp_path: Path) ->
     assert '"event":"given up: ' in log
 
 
+def test_what_it_gave_up_for_is_told_on_a_disk_without_room_for_a_second_report(tmp_path: Path) -> None:
+    write_report(tmp_path, Report(pid=os.getpid(), engine_pid=1, state=State.WATCHING, started=1.0, since=1.0))
+    (tmp_path / f"{REPORT_NAME}.new").mkdir()
+    code, report, _ = supervise(tmp_path, "print('up'); raise SystemExit(5)", lambda: Seen.SILENT)
+    assert (code, report.state) == (5, State.GAVE_UP)
+    assert report.reason is not None
+    assert report.reason.startswith("it never became ready")
+
+
 def test_what_fails_before_it_is_ready_is_not_tried_again(tmp_path: Path) -> None:
     code, report, log = supervise(tmp_path, "print('up'); raise SystemExit(5)", lambda: Seen.SILENT, as_json=False)
     assert (code, report.state, report.restarts) == (5, State.GAVE_UP, 0)
@@ -141,14 +150,14 @@ def test_an_engine_whose_state_directory_was_removed_is_still_asked(
     monkeypatch.setattr(
         "tandem.service.supervisor.ask_health", lambda address, _s: (Seen.OK, asked.append(address.url) or "")
     )
-    record = ServiceRecord(pid=7, url="http://127.0.0.1:8123", started=1.0, version="0")
+    record = ServiceRecord(pid=os.getpid(), url="http://127.0.0.1:8123", started=1.0, version="0")
     with lock_state_dir(tmp_path / "state"):
-        assert probe(tmp_path / "state", 7, 1.0)[0] is Seen.SILENT
+        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is Seen.SILENT
         write_record(tmp_path / "state", record)
-        assert probe(tmp_path / "state", 7, 1.0)[0] is Seen.OK
+        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is Seen.OK
         shutil.rmtree(tmp_path / "state")
-        assert probe(tmp_path / "state", 7, 1.0)[0] is Seen.OK
-        assert probe(tmp_path / "state", 8, 1.0)[0] is Seen.SILENT
+        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is Seen.OK
+        assert probe(tmp_path / "state", os.getppid(), 1.0)[0] is Seen.SILENT
     assert asked == ["http://127.0.0.1:8123"] * 2
 
 
@@ -161,10 +170,10 @@ def test_a_port_that_clients_have_filled_does_not_reach_the_probe(tmp_path: Path
     ):
         assert owner is not None
         url = f"http://127.0.0.1:{full.getsockname()[1]}"
-        record = ServiceRecord(pid=7, url=url, started=1.0, version="0", socket=str(owner.path))
+        record = ServiceRecord(pid=os.getpid(), url=url, started=1.0, version="0", socket=str(owner.path))
         with lock_state_dir(tmp_path):
             write_record(tmp_path, record)
-            assert HealthProbe()(tmp_path, 7, LONG_S) == (Seen.OK, "")
+            assert HealthProbe()(tmp_path, os.getpid(), LONG_S) == (Seen.OK, "")
 
 
 def test_a_good_end_is_an_end(tmp_path: Path) -> None:
