@@ -112,7 +112,7 @@ def test_a_key_made_beside_a_running_engine_and_a_client_set_up_for_it(
 
     key = tandem("secrets", "add", "openai").strip()
     try:
-        assert run(["chat", "Say yes."]) == Exit.FAILURE
+        assert run(["chat", "--url", running.record.url, "Say yes."]) == Exit.FAILURE
         assert "401 invalid_api_key" in capsys.readouterr().err
         snippet = tmp_path / "snippet.py"
         snippet.write_text(tandem("doctor", "--client", "openai"))
