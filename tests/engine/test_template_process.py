@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,6 +128,17 @@ def test_a_process_that_was_killed_is_replaced(process: TemplateProcess) -> None
     killed = process._child._process
     os.kill(killed.pid, 9)
     killed.wait()
+    assert serves(process)
+
+
+def test_a_process_that_does_not_answer_is_ended(process: TemplateProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert serves(process)
+    assert process._child is not None
+    os.kill(process._child._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(process, "_wall_s", 0.05)
+    with pytest.raises(TemplateOverLimit, match=r"^took longer than 0\.05 s$"):
+        process.render("x", rendering())
+    monkeypatch.undo()
     assert serves(process)
 
 
