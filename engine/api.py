@@ -1,73 +1,18 @@
 """The seam between the engine and whoever embeds it: what HTTP needs of an engine, and of its model.
 
-`engine.loop.Engine` implements `EnginePort`; tests implement it with scripted engines. All methods are safe from any
-thread, and none waits for a round.
+`engine.core.loop.Engine` implements `EnginePort`; tests implement it with scripted engines. All methods are safe from
+any thread, and none waits for a round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from engine.counters import Ending
-from engine.ledger.reader import LedgerReader
-from engine.meters import MetersView
+from engine.models.text.interfaces import ChatTemplate, Tokenizer
+from engine.process.ledger.reader import LedgerReader
 from engine.protocol import Health
-from engine.request import EventSink, Request, RequestError
-
-
-class Tokenizer(Protocol):
-    """Text to token ids and back, built from the model's own file."""
-
-    vocab_size: int
-    eos_ids: frozenset[int]
-    bos_id: int | None
-
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids of `text`. `special` lets the spellings of control tokens in `text` become those tokens (for
-        rendered templates only; client text never gets it). Adds no token of its own."""
-        ...
-
-    def prompt_ids(self, text: str) -> list[int]:
-        """Token ids of a raw completion prompt: `encode(text)` with the start token where the file asks for one."""
-        ...
-
-    def least_tokens(self, text: str) -> int:
-        """A number of tokens that `text` has at least, known at once: what is far too long need not be encoded."""
-        ...
-
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes that `token` adds to the text; empty for a control token."""
-        ...
-
-    def token_text(self, token: int) -> str:
-        """The token as a client is shown it in log-probabilities (control tokens by their spelling)."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """A rendered conversation: its ids, and how many of them reach to the end of the first user message."""
-
-    ids: tuple[int, ...]
-    first_user_end: int
-
-
-class ChatTemplate(Protocol):
-    """The model's own chat template."""
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        extra: Mapping[str, Any] | None = None,
-    ) -> ChatPrompt:
-        """Render and tokenise `messages` (role and string content each). Raises RequestError(400) with the
-        template's own message where the template refuses them."""
-        ...
+from engine.request import Ending, EventSink, Request, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +24,25 @@ class ServedModel:
     max_len: int
     tokenizer: Tokenizer
     template: ChatTemplate | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramView:
+    """Observations by upper bound: `counts[i]` are at most `bounds[i]` and over the bound before, the last count is
+    over all of them. `total` is their sum."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class MetersView:
+    """All times in seconds. `rounds` has one entry for each number of slots that decoded together, ascending."""
+
+    queue: HistogramView
+    gaps: HistogramView
+    rounds: tuple[tuple[int, HistogramView], ...]
 
 
 class EnginePort(Protocol):

@@ -7,7 +7,7 @@ Nothing here knows HTTP or any dialect, and nothing imports torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Protocol
 
 from engine.protocol import WaitState
@@ -16,6 +16,17 @@ from engine.protocol import WaitState
 class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
+
+
+class Ending(Enum):
+    """How a request ended; each request is counted once."""
+
+    SERVED = auto()
+    REFUSED = auto()
+    ERROR = auto()
+    TIMEOUT = auto()
+    ABANDONED = auto()
+    CANCELLED = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,20 +19,16 @@ import uvloop
 
 from engine.api import EnginePort
 from engine.config import CLOSING_S, EngineConfig, ServiceConfig
-from engine.counters import Ending
-from engine.descriptors import raise_limit
+from engine.core.snapshot import version
 from engine.http.app import App
 from engine.http.server import AppServer
-from engine.keyring import SecretsUnusable, require_keys
-from engine.listening import HostNotAllowed, Listening, PortInUse, bind
-from engine.log_ring import LogRing
-from engine.notify import Notifier, unit_name
-from engine.owner_socket import OwnerSocket, owner_socket
-from engine.process_state import ProcessState
-from engine.protocol import LogState, StateDirState
-from engine.request import RequestError
-from engine.snapshot import version
-from engine.state_dir import (
+from engine.process.descriptors import raise_limit
+from engine.process.keyring import SecretsUnusable, require_keys
+from engine.process.listening import HostNotAllowed, Listening, PortInUse, bind
+from engine.process.log_ring import LogRing
+from engine.process.notify import Notifier, unit_name
+from engine.process.owner_socket import OwnerSocket, owner_socket
+from engine.process.state_dir import (
     ServiceRecord,
     StateDirLocked,
     StateDirUnusable,
@@ -40,6 +36,9 @@ from engine.state_dir import (
     remove_record,
     write_record,
 )
+from engine.process_state import ProcessState
+from engine.protocol import LogState, StateDirState
+from engine.request import Ending, RequestError
 
 __all__ = [
     "HostNotAllowed",
@@ -149,7 +148,7 @@ def _kept_log() -> Iterator[LogRing]:
 
 def _open_engine(config: EngineConfig) -> OwnedEngine:
     """The real one; imported late, because it brings torch, which a refused start should not pay for."""
-    from engine.loop import Engine
+    from engine.core.loop import Engine
 
     return Engine(config)
 

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from engine.private_files import open_private, write_private
+from engine.process.private_files import open_private, write_private
 
 
 def try_write(path: Path, body: bytes) -> str | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.catalog import BUILT_IN
-from engine.keyring import TOKENS, SecretsUnusable, read_secrets
+from engine.models.catalog import BUILT_IN
+from engine.process.keyring import TOKENS, SecretsUnusable, read_secrets
 from tandem.configure import secrets_file
 from tandem.exits import CommandError, Exit
 from tandem.origins import resolve

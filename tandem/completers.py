@@ -25,7 +25,7 @@ def words_of(metavar: str) -> Completer:
 
 
 def models(incomplete: str) -> Candidates:
-    from engine.catalog import BUILT_IN
+    from engine.models.catalog import BUILT_IN
 
     return [(model.name, model.title) for model in BUILT_IN.values()]
 
@@ -48,7 +48,7 @@ def roles(incomplete: str) -> Candidates:
 
 
 def secret_labels(incomplete: str) -> Candidates:
-    from engine.keyring import TOKENS, SecretsUnusable, read_secrets
+    from engine.process.keyring import TOKENS, SecretsUnusable, read_secrets
     from tandem.configure import secrets_file
     from tandem.origins import resolve
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig, ServiceConfig
-from engine.keyring import SecretsUnusable, require_keys
-from engine.listening import HostNotAllowed, PortInUse, bind
-from engine.locks import holder
-from engine.state_dir import LOCK_NAME, StateDirLocked, StateDirUnusable, prepare
+from engine.process.keyring import SecretsUnusable, require_keys
+from engine.process.listening import HostNotAllowed, PortInUse, bind
+from engine.process.locks import holder
+from engine.process.state_dir import LOCK_NAME, StateDirLocked, StateDirUnusable, prepare
 from tandem.exits import CommandError, Exit
 from tandem.origins import Resolved
 from tandem.paths import config_dir, default_state_dir, shipped

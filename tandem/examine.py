@@ -15,17 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from engine.catalog import BUILT_IN, models_dir
-from engine.devices import Gpu
-from engine.keyring import TOKENS, SecretsUnusable, read_secrets
-from engine.listening import PortInUse, bind, is_loopback
-from engine.locks import holder, process_words
+from engine.execution.cuda.nvml import read_gpu
+from engine.execution.devices import Gpu
 from engine.memory.budget import Floors, default_floors
-from engine.memory.nvml import read_gpu
 from engine.memory.probe import GPU, MemoryReading, open_probe
 from engine.memory.sizes import GIB, size
+from engine.models.catalog import BUILT_IN, models_dir
+from engine.process.keyring import TOKENS, SecretsUnusable, read_secrets
+from engine.process.listening import PortInUse, bind, is_loopback
+from engine.process.locks import holder, process_words
+from engine.process.state_dir import LOCK_NAME, StateDirUnusable, prepare, read_record
 from engine.protocol import Health
-from engine.state_dir import LOCK_NAME, StateDirUnusable, prepare, read_record
 from tandem.advice import MOST_SLOTS, SlotAdvice, recommend
 from tandem.configure import crowded, secrets_file, state_dir, usable_cores
 from tandem.exits import CommandError, Exit
@@ -115,7 +115,7 @@ def examine(resolved: Resolved) -> DoctorReport:
 
 def _driver(settings: Settings) -> tuple[Line, Gpu | None]:
     """What the driver shows, and the GPU that would run the model."""
-    from engine.devices import UnusableDevice, choose, look
+    from engine.execution.devices import UnusableDevice, choose, look
 
     if settings.device == "cpu":
         return Line("driver", Verdict.OK, "not used: TANDEM_DEVICE is cpu"), None
@@ -280,9 +280,9 @@ def _colours(environ: Mapping[str, str]) -> str:
 
 def _model(settings: Settings, place: Place) -> tuple[list[Line], SlotAdvice | None]:
     """What is to be said of the model, and the advice where its file can be read."""
-    from engine.catalog import UnknownModel
-    from engine.catalog import resolve as find
-    from engine.weights.gguf import DamagedModel, UnsupportedModel
+    from engine.models.catalog import UnknownModel
+    from engine.models.catalog import resolve as find
+    from engine.models.weights.gguf import DamagedModel, UnsupportedModel
 
     lines = []
     built_in = BUILT_IN.get(settings.model)
@@ -304,10 +304,10 @@ def _model(settings: Settings, place: Place) -> tuple[list[Line], SlotAdvice | N
 
 def _advise(path: Path, settings: Settings, place: Place) -> SlotAdvice:
     """Raises DamagedModel or UnsupportedModel."""
-    from engine.boot import SIDE_WINDOW
+    from engine.core.boot import SIDE_WINDOW
     from engine.models.gguf_config import checked_config
     from engine.models.llama import kv_layout
-    from engine.weights.gguf import open_gguf
+    from engine.models.weights.gguf import open_gguf
 
     file = open_gguf(path)
     config = checked_config(file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.devices import UnusableDevice, choose, look
+from engine.execution.devices import UnusableDevice, choose, look
 from engine.memory.budget import default_floors
 from engine.memory.probe import open_probe
 from engine.memory.sizes import size

@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from engine import catalog
 from engine.memory.sizes import size
+from engine.models import catalog
 from tandem import output
 from tandem.completers import models as models_by_name
 from tandem.exits import CommandError, Exit
@@ -163,8 +163,8 @@ def _listed(model: catalog.BuiltIn) -> ListedModel:
 
 
 def _inspected(path: Path) -> InspectedModel:
-    from engine.weights.gguf import DamagedModel, read_header
-    from engine.weights.shards import shard_sentence
+    from engine.models.weights.gguf import DamagedModel, read_header
+    from engine.models.weights.shards import shard_sentence
 
     header = None
     try:
@@ -211,10 +211,10 @@ class _Trial:
 
 
 def _tried(path: Path) -> _Trial:
-    from engine.chat_template import load_template, warnings_of
     from engine.models.gguf_config import checked_config
-    from engine.tokenizer import load_tokenizer
-    from engine.weights.gguf import UnsupportedModel, open_gguf, read_header
+    from engine.models.text.chat_template import load_template, warnings_of
+    from engine.models.text.tokenizer import load_tokenizer
+    from engine.models.weights.gguf import UnsupportedModel, open_gguf, read_header
 
     try:
         file = open_gguf(path)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.process.state_dir import read_record
 from engine.protocol import Status
-from engine.state_dir import read_record
 from tandem import output
 from tandem.exits import CommandError, Exit
 from tandem.flags import to_arguments

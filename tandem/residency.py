@@ -17,7 +17,7 @@ from engine.memory.budget import default_floors
 from engine.memory.probe import open_probe
 from engine.memory.sizes import size
 from engine.protocol import Health, Role, Status
-from engine.reports import PlanDecision, PlanReport
+from engine.protocol.reports import PlanDecision, PlanReport
 from engine.roles.journal import JournalLine, read_journal
 from engine.roles.planner import NOT_BUILT, PlanFigures, figures_of, growth_to_come, plan
 from engine.roles.residency import Residency, ResidencyFileError, read_residency

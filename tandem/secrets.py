@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from engine.keyring import LABEL, TOKENS, Secret, SecretsUnusable, digest, read_secrets, write_secrets
+from engine.process.keyring import LABEL, TOKENS, Secret, SecretsUnusable, digest, read_secrets, write_secrets
 from tandem import output
 from tandem.completers import secret_labels
 from tandem.configure import secrets_file

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from engine.keyring import SecretsUnusable
-from engine.listening import HostNotAllowed, PortInUse
-from engine.state_dir import StateDirLocked, StateDirUnusable
+from engine.process.keyring import SecretsUnusable
+from engine.process.listening import HostNotAllowed, PortInUse
+from engine.process.state_dir import StateDirLocked, StateDirUnusable
 from tandem import output
 from tandem.configure import check_free, check_host, crowded, engine_config, service_config, state_dir
 from tandem.exits import CommandError, Exit
@@ -88,7 +88,7 @@ def refuse_early(resolved: Resolved, *, supervised: bool = False) -> None:
 
 def find_model(wanted: str) -> tuple[Path, str]:
     """The file and the name of a model, fetched with a progress bar where it is known but not here yet."""
-    from engine.catalog import BUILT_IN, FetchFailed, UnknownModel, pull, resolve
+    from engine.models.catalog import BUILT_IN, FetchFailed, UnknownModel, pull, resolve
 
     try:
         path = resolve(wanted)

@@ -10,9 +10,9 @@ from tandem.settings import Settings
 def tune(settings: Settings) -> None:
     """Measure the GPU of `settings` for its model, or for the bench's shapes where the file is not here. What is found
     goes to stderr, the file's path to stdout. Raises CommandError without a GPU that can be used."""
-    from engine.catalog import UnknownModel
-    from engine.catalog import resolve as find
-    from engine.devices import UnusableDevice, choose, look
+    from engine.execution.devices import UnusableDevice, choose, look
+    from engine.models.catalog import UnknownModel
+    from engine.models.catalog import resolve as find
 
     try:
         choice = choose(settings.device, look())
@@ -22,8 +22,8 @@ def tune(settings: Settings) -> None:
     if choice.gpu is None:
         why_none = choice.reason or "the device is cpu"
         raise CommandError(f"doctor --tune measures a CUDA GPU, and {why_none}", Exit.FAILURE)
-    from engine.cuda_tuning import tune_gpu
-    from engine.weights.gguf import DamagedModel, UnsupportedModel
+    from engine.execution.cuda.tuning import tune_gpu
+    from engine.models.weights.gguf import DamagedModel, UnsupportedModel
 
     model = path if path.is_file() else None
     output.note(f"measuring {choice.gpu.device} ({choice.gpu.name}) for {model or 'the shapes of bench shape'}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.owner_socket import SOCKET_NAME
+from engine.process.owner_socket import SOCKET_NAME
+from engine.process.state_dir import RECORD_NAME
 from engine.protocol import decode_health
-from engine.state_dir import RECORD_NAME
 from tandem.wire import Address, Unreachable, get
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def settled_address(settings: Settings, state_dir: Path) -> Address:
     """Where an engine with these settings answers: at its owner's socket, else at its port, unless that is 0."""
-    from engine.listening import Listening  # brings psutil, which most commands do without
+    from engine.process.listening import Listening  # brings psutil, which most commands do without
 
     address = Address.of(Listening(settings.host, settings.port, []).url)
     return msgspec.structs.replace(address, port=settings.port, socket=str(state_dir / SOCKET_NAME))

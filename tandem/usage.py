@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engine.ledger.reader import LedgerReader, TookTooLong
-from engine.ledger.store import FILE_NAME, LedgerUnusable
-from engine.ledger.usage import UsageBy, UsageReport, UsageTotals, usage
+from engine.process.ledger.reader import LedgerReader, TookTooLong
+from engine.process.ledger.store import FILE_NAME, LedgerUnusable
+from engine.process.ledger.usage import UsageBy, UsageReport, UsageTotals, usage
 from tandem import output
 from tandem.configure import state_dir as configured_state_dir
 from tandem.exits import CommandError, Exit

@@ -115,7 +115,7 @@ def _theme(name: str) -> ThemeName:
 
 def _reachable(address: Address) -> str | None:
     """Where the owner's socket can be connected to; None for an engine that is asked over TCP."""
-    from engine.owner_socket import address_for
+    from engine.process.owner_socket import address_for
 
     return None if address.socket is None else address_for(address.socket)
 

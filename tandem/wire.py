@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from engine import owner_socket
+from engine.process import owner_socket
+from engine.process.state_dir import ServiceRecord
 from engine.protocol import Health, decode_health
-from engine.state_dir import ServiceRecord
 from tandem.exits import CommandError, Exit
 
 AGENT = "tandem"

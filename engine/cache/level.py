@@ -6,22 +6,11 @@ how much of a prompt it holds only after comparing the tokens element by element
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine import protocol
-from engine.slot import Slot
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CacheKey:
-    """The tokens of a prompt or conversation (int32), and whose they are."""
-
-    namespace: str
-    tokens: NDArray[np.int32]
+from engine.sequence.cache_key import CacheKey
+from engine.sequence.request_state import Slot
 
 
 class CacheLevel(Protocol):
@@ -44,11 +33,3 @@ class CacheLevel(Protocol):
         ...
 
     def stats(self) -> protocol.CacheLevel: ...
-
-
-def common_prefix(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
-    """How many leading elements `a` and `b` share."""
-    n = min(len(a), len(b))
-    differs = a[:n] != b[:n]
-    first = int(differs.argmax()) if n else 0
-    return first if n and differs[first] else n

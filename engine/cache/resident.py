@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine import protocol
-from engine.cache.level import CacheKey, common_prefix
 from engine.memory.pressure import Level
-from engine.slot import Slot
+from engine.sequence.cache_key import CacheKey, common_prefix
+from engine.sequence.request_state import Slot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +42,6 @@ class ResidentLevel:
     def restore(self, slot: Slot, key: CacheKey, limit: int) -> int:
         """The rows lie in place: keep those that match, forget the rest. The slot belongs to a new sequence then."""
         rows = min(self.match(slot, key), limit, slot.state.rows)
-        if slot.state.recurrent is not None and rows < slot.state.rows:
-            rows = 0
         slot.state.rewind(rows)
         self._held.pop(slot.id, None)
         slot.epoch += 1

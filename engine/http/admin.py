@@ -8,18 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from engine.api import EnginePort
-from engine.counters import Ending
+from engine.core.scheduling.inbox import cancelled
 from engine.http.errors import invalid
 from engine.http.exchange import Exchanges
 from engine.http.guard import Guard
 from engine.http.query import Query
 from engine.http.wire import Header, Receive, Scope, Send, respond
-from engine.inbox import cancelled
-from engine.ledger.reader import PAGE_LIMIT, LedgerReader, Search, TookTooLong, UnknownRow
-from engine.ledger.store import LedgerUnusable
-from engine.log_ring import LogRing, LogSearch
+from engine.process.ledger.reader import PAGE_LIMIT, LedgerReader, Search, TookTooLong, UnknownRow
+from engine.process.ledger.store import LedgerUnusable
+from engine.process.log_ring import LogRing, LogSearch
 from engine.protocol import ActionReply, Finish, Wire, encode
-from engine.request import RequestError
+from engine.request import Ending, RequestError
 
 LOG_PAGE_LIMIT = 1000
 LARGEST = 10**15

@@ -12,6 +12,7 @@ from starlette.routing import Route, Router
 
 from engine.api import EnginePort
 from engine.config import ServiceConfig
+from engine.core.scheduling.inbox import loading
 from engine.http.admin import Admin
 from engine.http.body import Bodies
 from engine.http.body_scan import check_extent
@@ -38,8 +39,7 @@ from engine.http.wire import (
     refuse,
     respond,
 )
-from engine.inbox import loading
-from engine.log_ring import LogRing
+from engine.process.log_ring import LogRing
 from engine.process_state import ProcessState
 from engine.request import RequestError
 

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from engine.http.connection_table import BYTES_A_SECOND, Closed, ConnectionTable, TableState, Wait
 from engine.http.errors import error_body
 from engine.http.wire import AGAIN_KEY, JSON, OWNER_KEY, Again, Answer, Scope, new_id
-from engine.owner_socket import is_owner
+from engine.process.owner_socket import is_owner
 from engine.request import RequestError
 
 HEAD_LIMIT_BYTES = 64 << 10

@@ -15,8 +15,8 @@ from typing import Protocol
 from uvicorn.server import ServerState
 
 from engine.config import ServiceConfig
-from engine.descriptors import connections_within, soft_limit
-from engine.listening import is_loopback
+from engine.process.descriptors import connections_within, soft_limit
+from engine.process.listening import is_loopback
 
 log = logging.getLogger("tandem.http")
 

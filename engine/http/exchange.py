@@ -8,7 +8,6 @@ import time
 
 from engine.api import EnginePort
 from engine.config import ServiceConfig
-from engine.counters import Ending
 from engine.http.answers import Answer
 from engine.http.dialect import Renderer
 from engine.http.errors import internal
@@ -16,7 +15,7 @@ from engine.http.mailbox import Mailbox, Mailroom
 from engine.http.metrics import Metrics
 from engine.http.sse import Alarm, Progress, stream_headers
 from engine.http.wire import Receive, Scope, Send, refuse, respond, start
-from engine.request import Admitted, Done, Event, Failed, Finished, FinishReason, Request, RequestError, Text
+from engine.request import Admitted, Done, Ending, Event, Failed, Finished, FinishReason, Request, RequestError, Text
 
 log = logging.getLogger("tandem.http")
 

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from engine.config import ServiceConfig
 from engine.http.wire import OWNER_KEY, Header, Scope, context_of, header
-from engine.keyring import ADMIN, METRICS, TOKENS, Keyring
-from engine.listening import is_loopback
+from engine.process.keyring import ADMIN, METRICS, TOKENS, Keyring
+from engine.process.listening import is_loopback
 from engine.request import RequestError
 
 _FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")

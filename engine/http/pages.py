@@ -8,11 +8,11 @@ from urllib.parse import parse_qs
 import msgspec
 
 from engine.api import EnginePort, ServedModel
+from engine.core.scheduling.inbox import loading
 from engine.http.guard import Guard
 from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
 from engine.http.wire import AGAIN_KEY, Answer, Header, Receive, Scope, Send, header, respond
-from engine.inbox import loading
 from engine.process_state import ProcessState
 from engine.protocol import Health, Lane, LaneState, SlotView, Status, encode
 from engine.request import RequestError

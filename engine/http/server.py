@@ -13,8 +13,8 @@ import uvicorn
 from engine.http.app import App
 from engine.http.connection import OneRequestAtATime, OwnerConnection
 from engine.http.connection_table import TableState
-from engine.listening import BACKLOG
-from engine.owner_socket import OwnerSocket
+from engine.process.listening import BACKLOG
+from engine.process.owner_socket import OwnerSocket
 
 GRACE_S = 2
 """Seconds that answers may still take to reach their sockets once the service ends."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from engine.models.llama import LlamaConfig, RopeScaling, tensors_read
-from engine.weights.gguf import DamagedModel, GgufFile, Metadata, UnsupportedModel
+from engine.models.weights.gguf import DamagedModel, GgufFile, Metadata, UnsupportedModel
 from kernels.program import vector
 from kernels.quant_types import RawTensor
 

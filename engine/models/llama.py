@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.kv.layout import KvLayout, KvTensor
+from engine.memory.kv.layout import KvLayout, KvTensor
 from kernels.program import Heads, Linear, Norm, Ops, Rotary, V, vector
 from kernels.quant_types import RawTensor
 

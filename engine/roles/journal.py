@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.private_files import read_private
+from engine.process.private_files import read_private
 
 JOURNAL_NAME = "residency.jsonl"
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from engine.memory.sizes import size
 from engine.protocol import Health, Role, RoleState
-from engine.reports import PlanDecision, PlanMemory, PlanReport
+from engine.protocol.reports import PlanDecision, PlanMemory, PlanReport
 from engine.roles.residency import Residency, RoleClaim
 
 NOT_BUILT = "roles do not run yet"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from engine.protocol import encode
-from engine.reports import BenchReport
+from engine.protocol.reports import BenchReport
 from tandem import output
 from tandem.bench.levels import Plan, run_plan
 from tandem.bench.load import read_prompts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.reports import TokenDifference
+from engine.protocol.reports import TokenDifference
 from tandem.bench.load import question
 from tandem.completions import Piece, TokenLogprob, ask
 from tandem.wire import Address

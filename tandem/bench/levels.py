@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.protocol import Health
-from engine.reports import BenchEngine, BenchLevel, BenchReport, Proof, Spread, TokenDifference
+from engine.protocol.reports import BenchEngine, BenchLevel, BenchReport, Proof, Spread, TokenDifference
 from tandem import output
 from tandem.bench.differences import locate
 from tandem.bench.load import Pass, measure, question, run_pass

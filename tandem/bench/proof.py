@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from engine.protocol import Health, Parallel
-from engine.reports import Proof
+from engine.protocol.reports import Proof
 from tandem.wire import Address, health
 
 SAMPLE_S = 0.1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.shapes import LEAST_CAPABILITY, ON_CPU, SHAPES, ShapeForm, ShapeRun
+from engine.execution.shapes import LEAST_CAPABILITY, ON_CPU, SHAPES, ShapeForm, ShapeRun
 from tandem import output
 from tandem.exits import CommandError, Exit
 
@@ -76,7 +76,7 @@ def ask(
 
 def measure(wanted: ShapeAsk, device: str, threads: int | None) -> ShapeReport:
     """Measure on `device` ("auto", "cpu", "cuda[:i]"). Raises CommandError where the form does not run there."""
-    from engine.devices import UnusableDevice, choose, look
+    from engine.execution.devices import UnusableDevice, choose, look
 
     try:
         choice = choose(device, look())
@@ -92,7 +92,7 @@ def measure(wanted: ShapeAsk, device: str, threads: int | None) -> ShapeReport:
             raise CommandError(f"--form {wanted.form} needs compute capability {need}, {shown} has {have}", Exit.USAGE)
         import torch
 
-        from engine.cuda_shapes import run_on_gpu
+        from engine.execution.cuda.shapes import run_on_gpu
 
         torch.cuda.set_device(choice.gpu.index)
         try:
@@ -111,7 +111,7 @@ def measure(wanted: ShapeAsk, device: str, threads: int | None) -> ShapeReport:
                 f"runs {forms}",
                 Exit.USAGE,
             )
-        from engine.cpu_shapes import run_on_cpu
+        from engine.execution.cpu_shapes import run_on_cpu
         from kernels.cpu.threads import available
 
         run = run_on_cpu(

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from engine.reports import BenchLevel, BenchReport
+from engine.protocol.reports import BenchLevel, BenchReport
 
 TIMES = ("tok/s", "to c1", "each", "slowest", "ttft s", "last", "gap s")
 """The timed columns: the level's total, its ratio, each request's median and least, first text, longest silence."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from engine.locks import Held, held, holder, process_words
-from engine.state_dir import StateDirUnusable, prepare
+from engine.process.locks import Held, held, holder, process_words
+from engine.process.state_dir import StateDirUnusable, prepare
 from tandem.exits import CommandError, Exit
 from tandem.paths import state_root
 

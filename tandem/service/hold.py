@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from engine.locks import Held, held, holder, process_words
-from engine.private_files import make_private, read_private, write_private
+from engine.process.locks import Held, held, holder, process_words
+from engine.process.private_files import make_private, read_private, write_private
 from tandem import output
 from tandem.exits import CommandError, Exit
 from tandem.paths import state_root

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from engine.config import CLOSING_S
-from engine.private_files import open_private
+from engine.process.private_files import open_private
+from engine.process.state_dir import RECORD_NAME, read_record
 from engine.protocol import Status
-from engine.state_dir import RECORD_NAME, read_record
 from tandem import output
 from tandem.configure import check_host, state_dir
 from tandem.exits import CommandError, Exit

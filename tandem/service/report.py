@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.locks import is_held
-from engine.private_files import read_private
+from engine.process.locks import is_held
+from engine.process.private_files import read_private
 from engine.state_files import try_write
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.units import duration

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Self, TextIO
 
-from engine.private_files import FOLDER_MODE, narrow, open_private
+from engine.process.private_files import FOLDER_MODE, narrow, open_private
 
 LOG_NAME = "engine.log"
 LIMIT_BYTES = 10 << 20

@@ -16,9 +16,9 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from engine.config import CLOSING_S
-from engine.notify import standstill
+from engine.process.notify import standstill
+from engine.process.state_dir import ServiceRecord, read_record
 from engine.protocol import Status, decode_health
-from engine.state_dir import ServiceRecord, read_record
 from tandem.exits import Exit
 from tandem.service import watchdog
 from tandem.service.report import Report, State, write_report

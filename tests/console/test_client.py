@@ -18,7 +18,7 @@ from console.client import HealthClient, Unreachable
 from console.main import Options, Printed, run
 from console.once import print_once
 from engine.config import ServiceConfig
-from engine.owner_socket import owner_socket
+from engine.process.owner_socket import owner_socket
 from engine.protocol import Health, Status
 from tests.support import fake_health
 from tests.support.fake_health import FakeHealth

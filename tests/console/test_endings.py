@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from console.parts.endings import ended
 from engine.protocol import Finish, LedgerRow
-from tests.engine.ledger import rows
+from tests.engine.process.ledger import rows
 
 ROW = replace(
     rows.ROW,

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from engine.config import EngineConfig, ServiceConfig
-from engine.listening import HostNotAllowed, PortInUse
+from engine.process.listening import HostNotAllowed, PortInUse
+from engine.process.state_dir import StateDirLocked, lock_state_dir, read_record
 from engine.service import run
-from engine.state_dir import StateDirLocked, lock_state_dir, read_record
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 

@@ -35,17 +35,17 @@ import gguf
 import httpx
 import numpy as np
 
-from engine import catalog
-from engine.api import Tokenizer
 from engine.config import EngineConfig
-from engine.cpu_runner import CpuRunner
-from engine.kv.pool import KvPool
-from engine.loading import ROWS, LoadedModel, load
+from engine.core.loading import ROWS, LoadedModel, load
+from engine.execution.cpu_runner import CpuRunner
+from engine.execution.rows import SlotRows, pack
+from engine.execution.runner import Runner
+from engine.memory.kv.pool import KvPool
+from engine.models import catalog
 from engine.models.gguf_config import llama_config
-from engine.rows import SlotRows, pack
-from engine.runner import Runner
-from engine.tokenizer import load_tokenizer
-from engine.weights.gguf import open_gguf
+from engine.models.text.interfaces import Tokenizer
+from engine.models.text.tokenizer import load_tokenizer
+from engine.models.weights.gguf import open_gguf
 from kernels.cpu.threads import available
 from kernels.quant_types import QuantType, RawTensor
 

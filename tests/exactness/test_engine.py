@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.boot import Parts
 from engine.config import EngineConfig
-from engine.loading import load
-from engine.loop import Engine
+from engine.core.boot import Parts
+from engine.core.loading import load
+from engine.core.loop import Engine
 from engine.memory.probe import FixedProbe
 from engine.request import Admitted, Request, SamplingParams, Text, TokenLogprob
 from tests.support.fake_model import RecordingSink, reading

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import catalog
-from engine.runner import Runner
-from engine.tokenizer import load_tokenizer
-from engine.weights.gguf import open_gguf
+from engine.execution.runner import Runner
+from engine.models import catalog
+from engine.models.text.tokenizer import load_tokenizer
+from engine.models.weights.gguf import open_gguf
 from tests.exactness import teacher_forcing as forced
 
 MODEL = "qwen2.5-coder-1.5b"

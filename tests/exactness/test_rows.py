@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.cpu_runner import CpuRunner
+from engine.execution.cpu_runner import CpuRunner
+from engine.execution.rows import SlotRows, pack
 from engine.models.llama import LlamaConfig
-from engine.rows import SlotRows, pack
 from kernels.cpu.native import NativeProgram
 from kernels.quant_types import QuantType
 from tests.kernels.backends import NAMES, named

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.cpu_runner import CpuRunner
+from engine.execution.cpu_runner import CpuRunner
 from engine.models.gguf_config import llama_config
-from engine.weights.gguf import open_gguf
+from engine.models.weights.gguf import open_gguf
 from kernels.cpu import backend
 from tests.exactness.test_rows import Subject, check_one_entry
 from tests.support.models import default_model

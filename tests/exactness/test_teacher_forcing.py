@@ -8,8 +8,8 @@ import gguf
 import numpy as np
 import pytest
 
-from engine.tokenizer import load_tokenizer
-from engine.weights.gguf import open_gguf
+from engine.models.text.tokenizer import load_tokenizer
+from engine.models.weights.gguf import open_gguf
 from tests.exactness import teacher_forcing as forced
 from tests.support.gguf_files import TinyLlama, write_tiny_llama
 from tests.support.models import default_model

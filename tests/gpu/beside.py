@@ -18,18 +18,17 @@ import torch
 
 from engine import protocol
 from engine.api import ServedModel
-from engine.boot import Parts
 from engine.config import EngineConfig
-from engine.cuda_loading import MAX_ROWS, gpu_memory, passes_to_compile
-from engine.cuda_runner import CudaRunner
-from engine.devices import look
-from engine.loop import Engine
-from engine.memory.gpu import GpuProbe
+from engine.core.boot import Parts
+from engine.core.loop import Engine
+from engine.execution.cuda.gpu import TorchGpu
+from engine.execution.cuda.loading import MAX_ROWS, gpu_memory, passes_to_compile
+from engine.execution.cuda.memory import GpuProbe, KvMemory
+from engine.execution.cuda.runner import CudaRunner
+from engine.execution.devices import look
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.request import Done, Event, Failed, Request, SamplingParams, Text
 from engine.service import SWITCH_INTERVAL_S
-from engine.state import KvMemory
-from engine.torch_gpu import TorchGpu
 from tests.gpu.setting import SHAPES, build, row
 from tests.gpu.spans import watching
 from tests.support.fake_model import FakeTokenizer

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from engine.rows import SlotRows, pack
-from engine.runner import drawn
+from engine.execution.rows import SlotRows, pack
+from engine.execution.runner import drawn
 from kernels.gpu import reference
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear

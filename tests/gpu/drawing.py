@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from engine.runner import drawn
+from engine.execution.runner import drawn
 from kernels.gpu.sampling import Choosing, SamplingBuffers, sample_rows
 from kernels.sampling import SamplingSpec, sampling_spec
 from tests.gpu.setting import graph_ms, row

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.kv.cuda_driver import CudaDriver, supported
-from engine.kv.cuda_vmm import device_ranges
-from engine.kv.layout import KvLayout
-from engine.kv.page_stock import PageStock
-from engine.kv.pool import KvPool
+from engine.execution.cuda.driver import CudaDriver, supported
+from engine.execution.cuda.page_stock import PageStock
+from engine.execution.cuda.vmm import device_ranges
+from engine.execution.rows import SlotRows, pack
+from engine.memory.kv.layout import KvLayout
+from engine.memory.kv.pool import KvPool
 from engine.models import llama
-from engine.rows import SlotRows, pack
 from kernels.gpu.replay import CudaProgram
 from kernels.sampling import GREEDY
 from tests.gpu.beside import switching_as_served

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from engine.execution.rows import SlotRows, pack
 from engine.models.llama import LlamaConfig
-from engine.rows import SlotRows, pack
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue
 from kernels.gpu.replay import CudaProgram

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 import triton
 
-from engine.cuda_shapes import read_bytes
+from engine.execution.cuda.shapes import read_bytes
 from kernels.gpu import linear as linear_module
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear

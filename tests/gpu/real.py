@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engine.cuda_runner import CudaRunner
-from engine.kv.cuda_driver import CudaDriver, supported
-from engine.kv.cuda_vmm import CudaRange, device_ranges
-from engine.kv.page_stock import PageStock
-from engine.kv.pool import KvPool
+from engine.execution.cuda.driver import CudaDriver, supported
+from engine.execution.cuda.page_stock import PageStock
+from engine.execution.cuda.runner import CudaRunner
+from engine.execution.cuda.vmm import CudaRange, device_ranges
+from engine.execution.rows import SlotRows, pack
+from engine.memory.kv.pool import KvPool
 from engine.models.gguf_config import llama_config
-from engine.rows import SlotRows, pack
-from engine.tokenizer import load_tokenizer
-from engine.weights.gguf import open_gguf
+from engine.models.text.tokenizer import load_tokenizer
+from engine.models.weights.gguf import open_gguf
 from tests.gpu.setting import row, say
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.cuda_shapes import SeededWeights, Slots, build, decode_graph, random_packed
+from engine.execution.cuda.shapes import SeededWeights, Slots, build, decode_graph, random_packed
+from engine.execution.shapes import SHAPES, ShapeForm, ShapeTensors
 from engine.models import llama
-from engine.shapes import SHAPES, ShapeForm, ShapeTensors
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue
 from kernels.gpu.packing import Packed, pack16

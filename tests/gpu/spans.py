@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from engine.kv.cuda_vmm import CudaRange
-from engine.loop import Engine
+from engine.core.loop import Engine
+from engine.execution.cuda.vmm import CudaRange
 
 WHOLE = ("round", "chunk", "admit", "intake", "publish", "sleep")
 """Kinds that follow one another on the engine's thread; every other kind lies within one of them, or beside them."""

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from engine.boot import Parts
 from engine.config import EngineConfig
-from engine.kv.cuda_vmm import device_ranges
-from engine.kv.layout import KvLayout, KvTensor
-from engine.kv.page_stock import PageStock
-from engine.kv.pool import KvPool
-from engine.loop import Engine
+from engine.core.boot import Parts
+from engine.core.loop import Engine
+from engine.execution.cuda.page_stock import PageStock
+from engine.execution.cuda.vmm import device_ranges
+from engine.execution.rows import RowBatch
+from engine.memory.kv.layout import KvLayout, KvTensor
+from engine.memory.kv.pool import KvPool
 from engine.memory.probe import FixedProbe
-from engine.rows import RowBatch
 from tests.gpu.beside import as_in_a_service, drive
 from tests.gpu.pool import CountedDriver, Grown, beyond, grow
 from tests.gpu.spans import Span, Spans

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.cpu_runner import CpuRunner
+from engine.execution.cpu_runner import CpuRunner
+from engine.execution.rows import RowBatch, SlotRows, pack
 from engine.models import llama
 from engine.models.llama import LlamaConfig, RopeScaling
-from engine.rows import RowBatch, SlotRows, pack
 from kernels import reference
 from kernels.quant_types import QuantType
 from kernels.reference_ops import ReferenceOps

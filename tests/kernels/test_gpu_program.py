@@ -10,10 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from engine.cuda_loading import passes_to_compile
+from engine.execution.cuda.loading import passes_to_compile
+from engine.execution.rows import SlotRows, pack
+from engine.execution.runner import drawn
 from engine.models import llama
-from engine.rows import SlotRows, pack
-from engine.runner import drawn
 from kernels.gpu import launch
 from kernels.gpu.batch import BatchShape
 from kernels.gpu.launch import INTERPRETED, LaunchMode

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.rows import SlotRows, pack
+from engine.execution.rows import SlotRows, pack
 from kernels.gpu import argmax as argmax_kernel
 from kernels.gpu import reference
 from kernels.gpu.attention import SPLIT, AttentionScratch, attend_rows, attend_tiles

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.cpu_runner import CpuRunner
-from engine.rows import SlotRows, pack
+from engine.execution.cpu_runner import CpuRunner
+from engine.execution.rows import SlotRows, pack
 from kernels.cpu import backend, build
 from kernels.cpu.native import NativeProgram
 from kernels.dequantise import dequantise

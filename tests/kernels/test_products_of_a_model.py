@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.cuda_tuning import products_of
+from engine.execution.cuda.tuning import products_of
 from engine.models.llama import LlamaConfig
 from kernels.gpu.linear import Epilogue
 from kernels.gpu.packing import PackedFormat

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from engine.listening import PortInUse, bind
-from engine.state_dir import ServiceRecord, read_record
+from engine.process.listening import PortInUse, bind
+from engine.process.state_dir import ServiceRecord, read_record
 from tandem.register import Running
 from tandem.settings import ALIAS_PREFIXES, PREFIX
 from tests.support.models import default_model

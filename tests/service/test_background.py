@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.state_dir import is_locked, lock_state_dir, read_record
+from engine.process.state_dir import is_locked, lock_state_dir, read_record
 from tandem.exits import Exit
 from tandem.register import Running
 from tandem.wire import Address, Unreachable, get, health

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.locks import holder
-from engine.state_dir import LOCK_NAME, RECORD_NAME
+from engine.process.locks import holder
+from engine.process.state_dir import LOCK_NAME, RECORD_NAME
 from tandem.service.report import read_report
 from tests.service.conftest import LONG_S, ROOT, Box
 from tests.support.scripted_engine import wait_until

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.state_dir import read_record
+from engine.process.state_dir import read_record
 from tandem.service.report import Report, State, read_report
 from tandem.service.watchdog import Policy
 from tests.service.conftest import ROOT, Box, make_box

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from engine.models import llama
 from engine.models.gguf_config import llama_config
-from engine.weights.gguf import open_gguf
+from engine.models.weights.gguf import open_gguf
 from kernels.cpu import abi
 from kernels.cpu.backend import choose
 from kernels.cpu.native import NativeProgram

@@ -21,8 +21,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.ledger.store import FILE_NAME
-from engine.state_dir import is_locked, read_record
+from engine.process.ledger.store import FILE_NAME
+from engine.process.state_dir import is_locked, read_record
 from tests.stress.real_engine import MemoryCap, RealEngine, read_answer
 
 OLD_S = 0.5

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.keyring import ADMIN, METRICS, Secret, digest, write_secrets
+from engine.process.keyring import ADMIN, METRICS, Secret, digest, write_secrets
 from tests.support.models import default_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,9 @@ import msgspec
 
 from engine.http.errors import ErrorBody
 from engine.http.pages import StatusPage
-from engine.ledger.usage import UsageReport
+from engine.process.ledger.usage import UsageReport
 from engine.protocol import ActionReply, Health, LedgerRow, LogPage, RequestsPage, SlotView
-from engine.reports import BenchReport, PlanReport
+from engine.protocol.reports import BenchReport, PlanReport
 
 FOLDER = Path(__file__).parents[2] / "docs" / "contract"
 

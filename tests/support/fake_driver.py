@@ -7,7 +7,7 @@ import mmap
 import threading
 from collections.abc import Callable
 
-from engine.kv.page_stock import OutOfDeviceMemoryError
+from engine.execution.cuda.page_stock import OutOfDeviceMemoryError
 from tests.support.patience import LONG_S
 
 PAGE = 4096

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.cpu_runner import CpuRunner
-from engine.cuda_loading import GpuRunner
-from engine.devices import Gpu, Gpus
-from engine.kv.cuda_plain import plain_ranges
-from engine.kv.page_stock import DeviceDriver
-from engine.kv.ranges import RangeBacking
+from engine.execution.cpu_runner import CpuRunner
+from engine.execution.cuda.loading import GpuRunner
+from engine.execution.cuda.page_stock import DeviceDriver
+from engine.execution.cuda.plain import plain_ranges
+from engine.execution.devices import Gpu, Gpus
+from engine.memory.kv.ranges import RangeBacking
 from engine.models.llama import LlamaConfig
 from kernels.quant_types import RawTensor
 from tests.support.fake_driver import PAGE, HostMemoryDriver

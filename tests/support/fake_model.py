@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from engine import protocol
 from engine.api import ServedModel
-from engine.boot import Parts
 from engine.config import EngineConfig
-from engine.kv.layout import KvLayout, KvTensor
-from engine.loop import Engine
+from engine.core.boot import Parts
+from engine.core.loop import Engine
+from engine.execution.cuda.memory import KvMemory
+from engine.execution.rows import RowBatch
+from engine.execution.runner import KvAddresses, StepOutput, drawn
+from engine.memory.kv.layout import KvLayout, KvTensor
 from engine.memory.probe import FixedProbe, MemoryReading
 from engine.request import Event, Request, SamplingParams, Text
-from engine.rows import RowBatch
-from engine.runner import KvAddresses, StepOutput, drawn
-from engine.state import KvMemory
 from kernels.sampling import SamplingSpec
 
 VOCAB = 512
@@ -98,7 +98,7 @@ class FakeClock:
 
 
 class FakeRunner:
-    """Implements `engine.runner.Runner`. `passes` lists each forward as (slot, rows) pairs.
+    """Implements `engine.execution.runner.Runner`. `passes` lists each forward as (slot, rows) pairs.
 
     `before` is called with each batch: it may raise, block, or move a clock. A row of `poison` makes its logits NaN.
     """

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HOLD = (
-    "import sys; from pathlib import Path; from engine.locks import held\n"
+    "import sys; from pathlib import Path; from engine.process.locks import held\n"
     "with held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
 )
 

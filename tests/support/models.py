@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from engine import catalog
+from engine.models import catalog
 
 
 @cache

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from engine.api import ChatPrompt, ServedModel
-from engine.counters import Ending
-from engine.ledger.reader import LedgerReader
-from engine.meters import Meters, MetersView
+from engine.api import MetersView, ServedModel
+from engine.core.meters import Meters
+from engine.models.text.interfaces import ChatPrompt
+from engine.process.ledger.reader import LedgerReader
 from engine.protocol import (
     CacheLevel,
     Health,
@@ -37,6 +37,7 @@ from engine.protocol import (
 from engine.request import (
     Admitted,
     Done,
+    Ending,
     Event,
     EventSink,
     Failed,

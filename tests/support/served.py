@@ -11,9 +11,9 @@ from engine.api import EnginePort
 from engine.config import ServiceConfig
 from engine.http.app import App
 from engine.http.server import AppServer
-from engine.listening import bind
-from engine.log_ring import LogRing
-from engine.owner_socket import OwnerSocket
+from engine.process.listening import bind
+from engine.process.log_ring import LogRing
+from engine.process.owner_socket import OwnerSocket
 from tests.support.patience import LONG_S
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kv.layout import KvLayout
+from engine.memory.kv.layout import KvLayout
 from engine.models.llama import LlamaConfig
 from kernels.quant_types import BLOCKS, QuantType, RawTensor
 
@@ -97,8 +97,8 @@ def fitting(config: LlamaConfig, form: QuantType) -> LlamaConfig:
 
 
 class PlainKv:
-    """Implements `engine.runner.KvAddresses` over arrays filled with NaN, so that a row read before it is written
-    shows."""
+    """Implements `engine.execution.runner.KvAddresses` over arrays of NaN, which show a row read before it is
+    written."""
 
     def __init__(self, layout: KvLayout, slots: int, window: int) -> None:
         self.arrays = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.catalog import BUILT_IN, DEFAULT_MODEL
+from engine.models.catalog import BUILT_IN, DEFAULT_MODEL
 from tandem.cli import COMMANDS, run
 from tandem.exits import Exit
 
@@ -104,7 +104,7 @@ def test_a_model_that_cannot_run_is_refused_before_it_is_fetched(
     monkeypatch.setenv("TANDEM_CACHE_DIR", str(tmp_path))
     name = DEFAULT_MODEL
     refused = replace(BUILT_IN[name], refusal="its forms cannot be run yet")
-    monkeypatch.setattr("engine.catalog.BUILT_IN", {name: refused})
+    monkeypatch.setattr("engine.models.catalog.BUILT_IN", {name: refused})
     assert run(["serve", "--port", "0", "--state-dir", str(tmp_path / "state"), "--model", name]) == Exit.FAILURE
     err = capsys.readouterr().err
     assert f"{name} cannot be served: its forms cannot be run yet" in err
@@ -140,7 +140,7 @@ def test_the_flag_and_the_variable_are_refused_in_the_same_words(
 
 
 def test_a_held_port_is_refused_before_a_model_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    from engine.listening import bind
+    from engine.process.listening import bind
 
     listening = bind("127.0.0.1", 0)
     try:
@@ -153,7 +153,7 @@ def test_a_held_port_is_refused_before_a_model_is_looked_for(capsys: pytest.Capt
 def test_a_held_state_directory_is_refused_before_a_model_is_looked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from engine.state_dir import lock_state_dir
+    from engine.process.state_dir import lock_state_dir
 
     folder = tmp_path / "held"
     with lock_state_dir(folder):

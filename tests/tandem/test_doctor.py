@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.devices import Gpu, Gpus
-from engine.listening import bind
-from engine.memory.nvml import GpuState
+from engine.execution.cuda.nvml import GpuState
+from engine.execution.devices import Gpu, Gpus
 from engine.memory.sizes import size
+from engine.process.listening import bind
+from engine.process.state_dir import ServiceRecord, lock_state_dir, write_record
 from engine.protocol import RoundStat
-from engine.state_dir import ServiceRecord, lock_state_dir, write_record
 from kernels.cpu.cores import Cores
 from tandem import configure, examine
 from tandem.advice import MOST_SLOTS, recommend, say
@@ -217,7 +217,7 @@ def test_a_gpu_is_advised_on_by_its_own_memory(
     monkeypatch.setenv("TANDEM_PORT", "0")
     monkeypatch.setenv("TANDEM_PARALLEL_FLOOR_GB", "0.5")
     monkeypatch.setenv("TANDEM_MODEL", str(default_model()))
-    monkeypatch.setattr("engine.devices.look", lambda: Gpus((Gpu(0, "NVIDIA O", (7, 5), GIB), gpu)))
+    monkeypatch.setattr("engine.execution.devices.look", lambda: Gpus((Gpu(0, "NVIDIA O", (7, 5), GIB), gpu)))
     monkeypatch.setattr("tandem.examine.read_gpu", lambda index: state if index == 1 else None)
     assert run(["doctor", "--json"]) == Exit.OK
     report = json.loads(capsys.readouterr().out)
@@ -235,7 +235,7 @@ def test_a_gpu_is_advised_on_by_its_own_memory(
 
 
 def test_tuning_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("engine.devices.look", lambda: Gpus((), "the CUDA driver shows no GPU"))
+    monkeypatch.setattr("engine.execution.devices.look", lambda: Gpus((), "the CUDA driver shows no GPU"))
     assert run(["doctor", "--tune"]) == Exit.FAILURE
     shown = capsys.readouterr()
     assert shown.out == ""

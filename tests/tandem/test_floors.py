@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.devices import Gpu, Gpus
+from engine.execution.devices import Gpu, Gpus
 from engine.memory.probe import FixedProbe
 from tandem.cli import run
 from tandem.exits import CommandError, Exit

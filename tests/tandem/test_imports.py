@@ -34,7 +34,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_the_shared_types_import_no_torch() -> None:
-    shared = "engine, engine.protocol, engine.config, engine.state_dir, engine.request"
+    shared = "engine, engine.protocol, engine.config, engine.process.state_dir, engine.request"
     assert "torch" not in modules_after(f"import {shared}")
 
 

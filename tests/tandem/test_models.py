@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType
 
-from engine import catalog
+from engine.models import catalog
 from tandem.cli import run
 from tandem.exits import Exit
-from tests.engine.weights.test_shards import later_shard
+from tests.engine.models.weights.test_shards import later_shard
 from tests.support.gguf_files import ABSENT, TinyLlama, vocabulary, write_tiny_llama
 
 

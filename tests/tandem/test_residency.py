@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from engine import protocol
 from engine.memory.sizes import GIB
 from engine.protocol import Health, RoleState, encode
-from engine.reports import PlanReport
+from engine.protocol.reports import PlanReport
 from engine.roles.journal import JOURNAL_NAME, JournalLine
 from tandem.cli import run
 from tests.support import fake_health

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.keyring import Keyring, read_secrets
+from engine.process.keyring import Keyring, read_secrets
 from tandem.cli import run
 from tandem.exits import Exit
 

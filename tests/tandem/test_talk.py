@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.config import ServiceConfig
-from engine.keyring import Secret, digest, write_secrets
-from engine.owner_socket import owner_socket
+from engine.process.keyring import Secret, digest, write_secrets
+from engine.process.owner_socket import owner_socket
+from engine.process.state_dir import ServiceRecord
 from engine.protocol import LedgerState, WaitState
 from engine.request import Admitted, Failed, FinishReason, Reading, RequestError, Text, Waiting
-from engine.state_dir import ServiceRecord
 from tandem.cli import run
 from tandem.completions import Answer, Ask, End, Message, Piece, Wait, ask
 from tandem.exits import CommandError, Exit

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from engine.ledger.store import SCHEMA, LedgerStore
-from engine.ledger.usage import UsageReport
+from engine.process.ledger.store import SCHEMA, LedgerStore
+from engine.process.ledger.usage import UsageReport
 from tandem.cli import run
 from tandem.exits import CommandError, Exit
 from tandem.usage import since_time
-from tests.engine.ledger.rows import row
+from tests.engine.process.ledger.rows import row
 from tests.support.contract import schema
 
 DAY = 86_400.0

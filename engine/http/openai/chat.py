@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from engine.api import ServedModel
-from engine.checks import check_text
 from engine.http.decoding import decode, shown
 from engine.http.dialect import Origin
 from engine.http.errors import invalid, unsupported
 from engine.http.openai import params
 from engine.http.openai.bodies import ChatBody, Message, Part, ToolCall
 from engine.http.openai.render import ChatRenderer
+from engine.models.text.prompt_limits import check_text
 from engine.request import Request, RequestError
 
 _DECODER = msgspec.json.Decoder(ChatBody)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from engine.api import ServedModel
-from engine.checks import check_count, check_text
 from engine.http.decoding import decode, shown
 from engine.http.dialect import Origin
 from engine.http.errors import invalid, unsupported
 from engine.http.openai import params
 from engine.http.openai.bodies import CompletionBody
 from engine.http.openai.render import CompletionRenderer
+from engine.models.text.prompt_limits import check_count, check_text
 from engine.request import Request
 
 _DECODER = msgspec.json.Decoder(CompletionBody)

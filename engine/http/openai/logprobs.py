@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from engine.api import Tokenizer
 from engine.http.openai.shapes import ChatLogprob, ChatLogprobs, LegacyLogprobs, TopLogprob
+from engine.models.text.interfaces import Tokenizer
 from engine.request import TokenLogprob
 
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cache.level import CacheKey, CacheLevel, common_prefix
+from engine.cache.level import CacheLevel
 from engine.cache.resident import IdleConversations, ResidentLevel
 from engine.memory.pressure import Level
-from engine.slot import Slot
+from engine.sequence.cache_key import CacheKey, common_prefix
+from engine.sequence.request_state import Slot
 
 
 def key(*tokens: int, namespace: str = "") -> CacheKey:

@@ -13,14 +13,14 @@ import httpx
 import msgspec
 import pytest
 
-from engine.ledger.reader import LedgerReader
-from engine.ledger.store import LedgerStore
+from engine.process.ledger.reader import LedgerReader
+from engine.process.ledger.store import LedgerStore
 from engine.protocol import LedgerRow, LogPage, RequestsPage, Role, RoleState, Status
 from engine.request import Admitted
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body, error_of, events
 from tests.engine.http.test_contract import check
-from tests.engine.ledger.rows import row
+from tests.engine.process.ledger.rows import row
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket, idle_health, wait_until
 from tests.support.served import Served, served

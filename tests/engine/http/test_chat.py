@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.api import ChatPrompt
+from engine.models.text.interfaces import ChatPrompt
 from engine.request import Admitted, Done, Finished, FinishReason, SamplingParams, Text, TokenLogprob
 from tests.engine.http.talk import CHAT, chat_body, content_of, error_of, events
 from tests.support.patience import LONG_S

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from engine.config import ServiceConfig
-from engine.descriptors import MOST_CONNECTIONS, RESERVE, connections_within, soft_limit
 from engine.http import server as server_module
 from engine.http.connection_table import BYTES_A_SECOND, Closed, ConnectionLimits, ConnectionTable, Wait
-from engine.ledger.reader import LedgerReader
-from engine.owner_socket import owner_socket
+from engine.process.descriptors import MOST_CONNECTIONS, RESERVE, connections_within, soft_limit
+from engine.process.ledger.reader import LedgerReader
+from engine.process.owner_socket import owner_socket
 from engine.request import Admitted, Text
 from tests.engine.http.talk import CHAT, chat_body
 from tests.engine.http.test_connection import answer
@@ -316,7 +316,7 @@ def test_the_soft_limit_of_descriptors_is_raised() -> None:
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 900))
-from engine.descriptors import raise_limit, soft_limit
+from engine.process.descriptors import raise_limit, soft_limit
 raise_limit()
 print(soft_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """

@@ -12,7 +12,7 @@ import pytest
 from engine.config import ServiceConfig
 from engine.http.guard import Guard
 from engine.http.wire import CONTEXT_KEY, OWNER_KEY, Context
-from engine.keyring import Secret, digest, write_secrets
+from engine.process.keyring import Secret, digest, write_secrets
 from engine.request import RequestError
 from tests.engine.http.talk import CHAT, chat_body, error_of
 from tests.support.patience import LONG_S

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from engine.http.guard import Guard
-from engine.keyring import Secret, digest, write_secrets
+from engine.process.keyring import Secret, digest, write_secrets
 from engine.request import RequestError
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body, error_of

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from engine.config import ServiceConfig
-from engine.keyring import Secret, digest, write_secrets
-from engine.owner_socket import owner_socket
+from engine.process.keyring import Secret, digest, write_secrets
+from engine.process.owner_socket import owner_socket
 from tests.engine.http.talk import CHAT, chat_body
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.boot import Parts
 from engine.config import EngineConfig, ServiceConfig
+from engine.core.boot import Parts
+from engine.core.loop import Engine
 from engine.http.metrics import Metrics
-from engine.keyring import Secret, digest, write_secrets
-from engine.ledger.reader import Search
-from engine.loop import Engine
 from engine.memory.probe import FixedProbe
+from engine.process.keyring import Secret, digest, write_secrets
+from engine.process.ledger.reader import Search
 from tests.engine.http.talk import CHAT, COMPLETIONS
 from tests.engine.http.test_with_engine import Gate
 from tests.support.fake_model import FakeRunner, fake_model, reading

@@ -12,9 +12,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from engine.counters import Ending
 from engine.protocol import WaitState
-from engine.request import Admitted, Done, Failed, Finished, FinishReason, Reading, RequestError, Text, Waiting
+from engine.request import Admitted, Done, Ending, Failed, Finished, FinishReason, Reading, RequestError, Text, Waiting
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body, comments, content_of, error_of, events
 from tests.support.patience import LONG_S

@@ -16,14 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.boot import Parts
 from engine.config import EngineConfig
+from engine.core.boot import Parts
+from engine.core.loop import Engine
+from engine.execution.rows import RowBatch
 from engine.http.body import HEAVY_BYTES, READ_ASIDE_BYTES, Body
 from engine.http.exchange import Exchange
-from engine.loop import Engine
 from engine.memory.probe import FixedProbe
 from engine.protocol import Health
-from engine.rows import RowBatch
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, COMPLETIONS, chat_body, content_of, error_of, events
 from tests.support.fake_model import FakeRunner, fake_model, greedy, reading

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv.layout import KvLayout, KvTensor
-from engine.kv.pool import KvPool
 from engine.memory.budget import (
     SPLIT_TOLERANCE,
     Floors,
@@ -21,6 +19,8 @@ from engine.memory.budget import (
     fit_slots,
     split_total,
 )
+from engine.memory.kv.layout import KvLayout, KvTensor
+from engine.memory.kv.pool import KvPool
 from engine.memory.probe import HOST, MemoryReading, open_probe
 from engine.memory.sizes import GIB, MIB, size
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kv.layout import KvLayout, KvTensor
-from engine.kv.pool import KvPool
 from engine.memory.admission import AdmissionView, Admit, Need, Refuse, ReservationLedger, WaitForMemory, settle
+from engine.memory.kv.layout import KvLayout, KvTensor
+from engine.memory.kv.pool import KvPool
 from engine.memory.pressure import HardFloor, Level, PressureLadder
 from engine.memory.probe import HOST, MemoryReading
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.boot import Parts, boot
 from engine.config import EngineConfig
-from engine.inbox import Inbox
-from engine.kv.pool import CommitRefused
+from engine.core.boot import Parts, boot
+from engine.core.scheduling.inbox import Inbox
+from engine.core.state import EngineState
+from engine.memory.kv.pool import CommitRefused
 from engine.memory.sizes import MIB
-from engine.state import EngineState
 from tests.support.fake_model import LAYOUT, FakeRunner, fake_model
 from tests.support.memory import ScriptedProbe
 

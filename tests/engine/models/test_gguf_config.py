@@ -8,7 +8,7 @@ import pytest
 
 from engine.models.gguf_config import llama_config
 from engine.models.llama import LlamaConfig, RopeScaling
-from engine.weights.gguf import DamagedModel, UnsupportedModel, open_gguf
+from engine.models.weights.gguf import DamagedModel, UnsupportedModel, open_gguf
 from tests.support.gguf_files import ABSENT, Override, TinyLlama, write_tiny_llama
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 
-from engine.cpu_runner import CpuRunner
+from engine.execution.cpu_runner import CpuRunner
+from engine.execution.rows import SlotRows, pack
 from engine.models.gguf_config import llama_config
-from engine.rows import SlotRows, pack
-from engine.weights.gguf import open_gguf
+from engine.models.weights.gguf import open_gguf
 from kernels.dequantise import dequantise
 from kernels.quant_types import RawTensor
 from tests.kernels.backends import each_backend, named

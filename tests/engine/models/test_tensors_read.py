@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.config import EngineConfig
-from engine.loading import load
+from engine.core.loading import load
+from engine.execution.rows import SlotRows, pack
 from engine.models.gguf_config import checked_config
-from engine.rows import SlotRows, pack
-from engine.weights.gguf import DamagedModel, UnsupportedModel, open_gguf
+from engine.models.weights.gguf import DamagedModel, UnsupportedModel, open_gguf
 from tests.support.gguf_files import TinyLlama, write_tiny_llama
 from tests.support.tiny_model import PlainKv
 

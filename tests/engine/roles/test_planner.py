@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from engine.memory.sizes import GIB
 from engine.protocol import Health, RoleState
-from engine.reports import PlanReport
+from engine.protocol.reports import PlanReport
 from engine.roles.planner import KEEP, LOAD, REFUSE, PlanFigures, figures_of, longest_window_left, plan, planned_roles
 from engine.roles.residency import Residency, RoleClaim
 from tests.support import fake_health

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from engine.descriptors import raise_limit
-from engine.owner_socket import connect
+from engine.process.descriptors import raise_limit
+from engine.process.owner_socket import connect
 from tests.stress.attacks.harness import Harness, RealEngine, Result, Watch
 from tests.stress.real_engine import DESCRIPTORS, read_answer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import ServiceConfig
-from engine.reports import Proof
+from engine.protocol.reports import Proof
 from tandem.bench import proof
 from tandem.bench.differences import difference_at, first_difference
 from tandem.bench.load import read_prompts

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from engine.devices import Gpu, Gpus
+from engine.execution.devices import Gpu, Gpus
+from engine.execution.shapes import SHAPES, ShapeForm, ShapeRun, ShapeStep
 from engine.models.llama import LlamaConfig
-from engine.shapes import SHAPES, ShapeForm, ShapeRun, ShapeStep
 from tandem.bench import shape
 from tandem.cli import run
 from tandem.exits import Exit
@@ -37,10 +37,8 @@ def test_a_shape_runs_on_the_cpu(
 
 
 def test_rows_that_differ_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import engine.cpu_shapes
-
     made = ShapeRun("cpu", "test", 1, 1000, 1e9, (ShapeStep(1, 0.1, 1), ShapeStep(2, 0.1, 1)))
-    monkeypatch.setattr(engine.cpu_shapes, "run_on_cpu", lambda *_args, **_named: made)
+    monkeypatch.setattr("engine.execution.cpu_shapes.run_on_cpu", lambda *_args, **_named: made)
     assert run(["bench", "shape", "llama-1b", "--device", "cpu", "--form", "q4"]) == Exit.FAILURE
     assert "1/2" in capsys.readouterr().out
 
@@ -65,7 +63,7 @@ def test_what_cannot_be_measured_is_refused(words: str, capsys: pytest.CaptureFi
 def test_an_older_gpu_does_not_run_8_bit_floats(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("engine.devices.look", lambda: Gpus((Gpu(0, "Old", (8, 6), 1 << 30),)))
+    monkeypatch.setattr("engine.execution.devices.look", lambda: Gpus((Gpu(0, "Old", (8, 6), 1 << 30),)))
     assert run(["bench", "shape", "llama-1b", "--form", "nvfp4"]) == Exit.USAGE
     assert "--form nvfp4 needs compute capability 8.9, cuda:0 (Old) has 8.6" in capsys.readouterr().err
 

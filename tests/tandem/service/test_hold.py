@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.state_dir import held
+from engine.process.state_dir import held
 from tandem.cli import run
 from tandem.exits import CommandError, Exit
 from tandem.service import hold

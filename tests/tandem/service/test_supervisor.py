@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from engine.config import ServiceConfig
-from engine.owner_socket import owner_socket
-from engine.state_dir import ServiceRecord, held, lock_state_dir, write_record
+from engine.process.owner_socket import owner_socket
+from engine.process.state_dir import ServiceRecord, held, lock_state_dir, write_record
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.service.report import REPORT_NAME, Report, State, describe, read_report, write_report
 from tandem.service.rotation import LOG_NAME, RotatingLog

@@ -1,0 +1,1 @@
+"""The engine thread: its loop, and the steps of a turn."""

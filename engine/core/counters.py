@@ -1,0 +1,33 @@
+"""What the engine counts since its start. Only the engine thread writes here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.request import Ending
+
+
+@dataclass(slots=True)
+class Counters:
+    """`rounds` counts joint rounds by how many slots shared each."""
+
+    endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
+    waiting_memory: int = 0
+    slot0_gave_up: int = 0
+    rounds: dict[int, int] = field(default_factory=dict)
+    peak_running: int = 0
+    peak_decoding: int = 0
+    last_progress: float | None = None
+
+    @property
+    def ended(self) -> int:
+        """Requests that ended, however they did."""
+        return sum(self.endings.values())
+
+    def round_ran(self, slots: int, now: float) -> None:
+        self.rounds[slots] = self.rounds.get(slots, 0) + 1
+        self.last_progress = now
+
+    def saw(self, *, running: int, decoding: int) -> None:
+        self.peak_running = max(self.peak_running, running)
+        self.peak_decoding = max(self.peak_decoding, decoding)

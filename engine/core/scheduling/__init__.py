@@ -1,0 +1,1 @@
+"""What runs next, where, and why a request waits: pure decisions and the inbox."""

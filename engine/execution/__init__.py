@@ -1,0 +1,1 @@
+"""How a batch of rows runs on a device, and how logits become tokens."""

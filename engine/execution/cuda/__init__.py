@@ -1,0 +1,1 @@
+"""The GPU's side: loading, runner, and the memory that the KV lies in."""

@@ -1,1 +1,0 @@
-"""Where KV rows live."""

@@ -1,0 +1,1 @@
+"""Where KV rows live: the pool of pages over reserved address ranges."""

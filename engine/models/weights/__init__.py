@@ -1,0 +1,1 @@
+"""Model files: reading GGUF, shards, and what a damaged file is refused with."""

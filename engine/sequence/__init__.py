@@ -1,0 +1,1 @@
+"""What runs: a request inside the engine, the sequences it runs as, and the slots that hold them."""

@@ -1,1 +1,0 @@
-"""Weights from files, in the forms that the kernels run."""
