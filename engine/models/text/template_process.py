@@ -4,9 +4,9 @@ A chat template is a program that comes with a model file, and Jinja's sandbox b
 `'x' * 5000000000`, `a ** (a ** a)` and a width of a billion are single operations of C code that hold the interpreter's
 lock, so no check in this process can end them. A process of its own bounds the whole kind: the kernel ends it after
 `CPU_S` of processor time (`ITIMER_PROF`) and refuses it memory past `MEMORY_MIB` (`RLIMIT_AS`), the engine's lock and
-memory stay untouched, and the next render starts a new one, in about 0.1 s. It stays warm between renders: a chat of
-one message took 0.3 ms longer than in the engine's own process, one of 10 and more no more than noise. So one mechanism
-serves every template, trusted or not.
+memory stay untouched, and the next render starts a new one, in about 0.1 s. It stays warm between renders: chats of 1,
+10 and 100 messages took 0.04, 0.05 and 0.13 ms longer than in the engine's own process. So one mechanism serves every
+template, trusted or not.
 """
 
 from __future__ import annotations
