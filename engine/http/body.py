@@ -65,6 +65,12 @@ class Budget:
         self.held = 0
 
     def take(self, size: int) -> None:
+        """Raises RequestError(503) where there is no room for `size` more bytes."""
+        self.check(size)
+        self.held += size
+
+    def check(self, size: int) -> None:
+        """Raises RequestError(503) where there is no room for `size` more bytes now."""
         if self.held + size > self.limit:
             raise RequestError(
                 f"all request bodies together may have {self.limit:,} bytes here and others have {self.held:,} of them",
@@ -72,7 +78,6 @@ class Budget:
                 code="bodies_full",
                 retry_after=RETRY_S,
             )
-        self.held += size
 
     def give_back(self, size: int) -> None:
         self.held -= size
@@ -99,8 +104,11 @@ class Bodies:
                 code="unsupported_encoding",
             )
         declared = header(scope, b"content-length")
-        if declared is not None and declared.isdigit() and int(declared) > self._limit:
-            raise self._too_large(f"{int(declared):,}")
+        if declared is not None and declared.isdigit():
+            if int(declared) > self._limit:
+                raise self._too_large(f"{int(declared):,}")
+            # Before any of it is read: it would only be read to be refused.
+            self.budget.check(max(0, int(declared) - FREE_BODY_BYTES))
         body = Body(self.budget)
         try:
             while True:

@@ -23,6 +23,11 @@ HEAD_LIMIT_BYTES = 64 << 10
 POLL_LIMIT_BYTES = 4 << 10
 """Of a request that is kept to be known again."""
 
+DISCARD_S = 5.0
+"""How long a body is read on that was refused before it was whole; then the connection closes."""
+
+DISCARD_PAUSE_S = 0.016
+"""Between two pieces (of 256 KiB at most) of such bodies, of all connections together: 16 MiB a second."""
 
 AT_ONCE = (b"GET", b"HEAD", b"OPTIONS")
 """Methods whose answers nothing holds up, so that a client which has closed its sending side can still get them."""
@@ -67,6 +72,7 @@ class OneRequestAtATime(HttpToolsProtocol):
     _upgrades = False
     _head_bytes = 0
     _body_bytes = 0
+    _discards_until: float | None = None
     _phase = _Phase.HEAD
     _stall: tuple[float, int] | None = None
     """Since when bytes wait that the client does not read, and how many there were then."""
@@ -102,6 +108,27 @@ class OneRequestAtATime(HttpToolsProtocol):
             return
         self._take(data)
         self._enter_phase()
+        if self._phase is _Phase.BODY and not self._answering():
+            self._discard()
+
+    def _discard(self) -> None:
+        """Read on slowly, and not for long, in a body that was refused before it was whole: closing at once would take
+        the refusal away from a client that still sends, and the loop reads what comes fast as long as it comes."""
+        now = self.loop.time()
+        if self._discards_until is None:
+            self._discards_until = now + DISCARD_S
+        if now > self._discards_until:
+            self.transport.close()
+            return
+        discarding = self._table.discarding
+        discarding.add(self)
+        self.transport.pause_reading()
+        self.loop.call_later(DISCARD_PAUSE_S * len(discarding), self._read_on)
+
+    def _read_on(self) -> None:
+        self._table.discarding.discard(self)
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _enter_phase(self) -> None:
         if self._deaf or (self._between and self._answering()):
@@ -149,6 +176,7 @@ class OneRequestAtATime(HttpToolsProtocol):
         self._between = False
         self._in_head = True
         self._head_bytes = self._body_bytes = 0
+        self._discards_until = None
 
     def on_headers_complete(self) -> None:
         self._in_head = False

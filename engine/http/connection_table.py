@@ -106,12 +106,14 @@ class _Group:
 
 
 class ConnectionTable:
-    """The connections of one server. Event loop only, but for `open` and `closed`, which anyone may read."""
+    """The connections of one server. Event loop only, but for `open` and `closed`, which anyone may read. Those in
+    `discarding` read a body that nobody wants."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self.clock = clock
         self.closed: Counter[Closed] = Counter(dict.fromkeys(Closed, 0))
+        self.discarding: set[Member] = set()
         self._all = _Group(limits.connections)
         self._owner = _Group(OWNER_CONNECTIONS)
         self._addresses: dict[str, _Group] = {}
@@ -144,6 +146,7 @@ class ConnectionTable:
 
     def leave(self, member: Member) -> None:
         """Give its place back; nothing where it has none."""
+        self.discarding.discard(member)
         key, groups = self._groups.pop(member, (None, ()))
         for group in groups:
             group.members.discard(member)

@@ -18,6 +18,10 @@ _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _TRIES_FOR_A_FREE_PORT = 20
 BACKLOG = 128
 
+RECEIVE_BUFFER_BYTES = 256 << 10
+"""Of what a client sends and is not read yet, what the kernel keeps for each connection (it doubles the figure); it
+would grow to megabytes by itself, which no limit on bodies counts."""
+
 SEND_BUFFER_BYTES = 128 << 10
 """Of an answer that its client does not read, what the kernel keeps for each connection (it doubles the figure); it
 would grow to megabytes by itself."""
@@ -120,6 +124,7 @@ def _bind_one(host: str, port: int) -> socket.socket:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # What a listening socket has, the connections that it accepts have too.
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         if family == socket.AF_INET6:
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         one.bind((host, port))

@@ -33,8 +33,8 @@ LEAST_CHARACTERS, MOST_CHARACTERS = 1 << 20, 32 << 20
 """Bounds of how much text a template may make: four times what can fit the window, so that a prompt somewhat too long
 is refused with its count."""
 
-_NONCHARACTERS = range(0xFDD0, 0xFDF0)
-_PRIVATE = range(0xF0000, 0xFFFFE)
+_SPARE = (range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE), range(0x40000, 0xE0000))
+"""Characters that texts hardly ever use: noncharacters, private use, and planes where nothing is assigned."""
 
 
 class GgufChatTemplate:
@@ -276,5 +276,8 @@ def _unused_characters(values: Any, n: int) -> list[str]:
             pending += (value.object, value.text)
         elif isinstance(value, list | tuple):
             pending += value
-    free = (c for codes in (_NONCHARACTERS, _PRIVATE) for c in map(chr, codes) if c not in used)
-    return [c for c, _ in zip(free, range(n), strict=False)]
+    free = (c for codes in _SPARE for c in map(chr, codes) if c not in used)
+    found = [c for c, _ in zip(free, range(n), strict=False)]
+    if len(found) < n:
+        raise _refused("the messages use every character that Unicode has left unassigned; one of them is needed here")
+    return found

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from engine.process.listening import PortInUse, bind, is_loopback
+from engine.process.listening import RECEIVE_BUFFER_BYTES, PortInUse, bind, is_loopback
 from tests.support.patience import LONG_S
 
 IPV6 = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
@@ -37,6 +37,17 @@ def test_nothing_stays_open_after_a_refusal() -> None:
         if IPV6:
             with socket.create_server(("::1", port), family=socket.AF_INET6):
                 pass
+
+
+def test_the_kernel_keeps_little_of_what_is_not_read() -> None:
+    held = bind("127.0.0.1", 0)
+    try:
+        with socket.create_connection(("127.0.0.1", held.port)):
+            accepted, _ = held.sockets[0].accept()
+            with accepted:
+                assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 2 * RECEIVE_BUFFER_BYTES
+    finally:
+        held.close()
 
 
 def test_urls() -> None:

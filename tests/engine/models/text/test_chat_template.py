@@ -135,6 +135,21 @@ def test_no_content_adds_a_control_token_or_loses_a_character(
     assert shown(tokenizer, prompt.ids) == expected
 
 
+def test_characters_of_private_use_are_text(chatml: GgufChatTemplate, tokenizer: GgufTokenizer) -> None:
+    """A message may hold them all, which leaves others for the template's own use."""
+    content = "<s>" + "".join(map(chr, [*range(0xFDD0, 0xFDF0), *range(0xE000, 0xF900), *range(0xF0000, 0x110000)]))
+    assert content in shown(tokenizer, chatml.render([say("user", content)]).ids)
+
+
+def test_a_message_of_every_spare_character_is_refused(
+    chatml: GgufChatTemplate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.models.text.chat_template._SPARE", (range(0xFDD0, 0xFDD2),))
+    with pytest.raises(RequestError, match="every character") as refused:
+        chatml.render([say("user", "\ufdd1")])
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<")), min_size=1, max_size=4))
 def test_ids_without_spellings_are_those_of_the_whole_text(
     chatml: GgufChatTemplate, tokenizer: GgufTokenizer, contents: list[str]
