@@ -127,8 +127,11 @@ class RealEngine:
         arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
         cap: MemoryCap | None = None,
+        output: int | None = None,
     ) -> None:
-        """`arguments` follow `tandem serve`; `environment` adds settings (`TANDEM_...`)."""
+        """`arguments` follow `tandem serve`; `environment` adds settings (`TANDEM_...`). The process gets the
+        descriptor `output` as stdout and stderr, else its log's file."""
+        self._output = output
         self.folder = folder
         self.state_dir = folder / "state"
         self.port = free_port()
@@ -174,8 +177,8 @@ class RealEngine:
                 cwd=ROOT,
                 env=environ,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=log if self._output is None else self._output,
+                stderr=log if self._output is None else self._output,
                 start_new_session=True,
                 preexec_fn=self._limit,
             )
@@ -296,12 +299,16 @@ def free_port() -> int:
 
 @contextmanager
 def running_engine(
-    *, model: Path | None = None, arguments: Sequence[str] = (), environment: dict[str, str] | None = None
+    *,
+    model: Path | None = None,
+    arguments: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+    output: int | None = None,
 ) -> Iterator[RealEngine]:
     """An engine that serves, in a folder and under a memory cap of its own; both are gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="tandem-stress-"))
     cap = MemoryCap()
-    engine = RealEngine(folder, model=model, arguments=arguments, environment=environment, cap=cap)
+    engine = RealEngine(folder, model=model, arguments=arguments, environment=environment, cap=cap, output=output)
     try:
         engine.start()
         yield engine

@@ -19,8 +19,8 @@ A script is a module of this folder with `run(harness) -> list[Result]`. One att
 - `watch.expect(condition, why)` is for what the attack itself must see. An exception in the block is a failure too.
 - `watch.note(text)` is shown in the table.
 - `harness.another(model=..., arguments=..., environment=...)` gives a harness with an engine of other settings, for the
-  block's time: `with harness.another(model=path) as other, other.watch(...) as watch:`. Raises EngineDied where it does
-  not start.
+  block's time: `with harness.another(model=path) as other, other.watch(...) as watch:`. `output=` is a descriptor that
+  it gets as stdout and stderr. Raises EngineDied where it does not start.
 
 Bound every attack in count and time, some seconds each; every socket has a timeout already.
 """
@@ -98,9 +98,16 @@ class Harness:
     @classmethod
     @contextmanager
     def open(
-        cls, *, model: Path | None = None, arguments: Sequence[str] = (), environment: dict[str, str] | None = None
+        cls,
+        *,
+        model: Path | None = None,
+        arguments: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        output: int | None = None,
     ) -> Iterator[Harness]:
-        with running_engine(model=model, arguments=[*ARGUMENTS, *arguments], environment=environment) as engine:
+        with running_engine(
+            model=model, arguments=[*ARGUMENTS, *arguments], environment=environment, output=output
+        ) as engine:
             yield cls(engine)
 
     another = open
