@@ -28,6 +28,7 @@ from engine.process.listening import HostNotAllowed, Listening, PortInUse, bind
 from engine.process.log_ring import LogRing
 from engine.process.notify import Notifier, unit_name
 from engine.process.owner_socket import OwnerSocket, owner_socket
+from engine.process.process_state import ProcessState
 from engine.process.state_dir import (
     ServiceRecord,
     StateDirLocked,
@@ -36,7 +37,6 @@ from engine.process.state_dir import (
     remove_record,
     write_record,
 )
-from engine.process_state import ProcessState
 from engine.protocol import LogState, StateDirState
 from engine.request import Ending, RequestError
 

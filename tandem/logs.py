@@ -12,7 +12,7 @@ import sys
 
 import structlog
 
-from engine.line_writer import LineHandler, LineStream, LineWriter, set_nonblocking, to_descriptor
+from engine.process.line_writer import LineHandler, LineStream, LineWriter, set_nonblocking, to_descriptor
 
 STDOUT, STDERR = 1, 2
 

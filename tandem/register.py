@@ -13,7 +13,7 @@ import msgspec
 from engine.process.locks import holder, process_words
 from engine.process.private_files import make_private, read_private
 from engine.process.state_dir import LOCK_NAME, ServiceRecord, is_locked, read_record
-from engine.state_files import try_write, unwritten
+from engine.process.state_files import try_write, unwritten
 from tandem.exits import CommandError, Exit
 from tandem.origins import NO_FLAGS, Flags, resolve
 from tandem.paths import default_state_dir, state_root

@@ -40,7 +40,7 @@ from engine.http.wire import (
     respond,
 )
 from engine.process.log_ring import LogRing
-from engine.process_state import ProcessState
+from engine.process.process_state import ProcessState
 from engine.request import RequestError
 
 log = logging.getLogger("tandem.http")

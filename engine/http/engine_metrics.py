@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from engine.api import EnginePort, HistogramView, MetersView
-from engine.process_state import ProcessState
+from engine.process.process_state import ProcessState
 from engine.protocol import Health, RoleState, Status, WaitState
 
 

@@ -11,7 +11,7 @@ from engine.api import EnginePort
 from engine.http.connection_table import ConnectionTable
 from engine.http.engine_metrics import EngineCollector
 from engine.http.vllm_metrics import VllmAliases
-from engine.process_state import ProcessState
+from engine.process.process_state import ProcessState
 from engine.request import Done, FinishReason
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"

@@ -13,7 +13,7 @@ from engine.http.guard import Guard
 from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
 from engine.http.wire import AGAIN_KEY, Answer, Header, Receive, Scope, Send, header, respond
-from engine.process_state import ProcessState
+from engine.process.process_state import ProcessState
 from engine.protocol import Health, Lane, LaneState, SlotView, Status, encode
 from engine.request import RequestError
 

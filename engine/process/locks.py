@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.process.private_files import FOLDER_MODE, open_private
-from engine.state_files import write_over
+from engine.process.state_files import write_over
 
 UNKNOWN = 0
 """In place of the holder's pid where it is not known."""

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.process.locks import Held, held, is_alive, is_held, process_words
 from engine.process.private_files import make_private, read_private, refuse_links
-from engine.state_files import try_write
+from engine.process.state_files import try_write
 
 LOCK_NAME = "engine.lock"
 RECORD_NAME = "engine.json"

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.process.locks import is_held
 from engine.process.private_files import read_private
-from engine.state_files import try_write
+from engine.process.state_files import try_write
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.units import duration
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.state_files import try_write
+from engine.process.state_files import try_write
 
 
 @pytest.fixture

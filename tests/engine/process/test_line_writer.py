@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.line_writer import LineHandler, LineStream, LineWriter, set_nonblocking, to_descriptor
+from engine.process.line_writer import LineHandler, LineStream, LineWriter, set_nonblocking, to_descriptor
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import wait_until
 
