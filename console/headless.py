@@ -7,10 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
-from console.client import BadAddress, HealthClient, Unreachable
-from console.engines import POLL_S, RETRY_S
+from console.history.recorder import NotARecording, Recorder
 from console.main import FAILURE, refused
-from console.recording import NotARecording, Recorder
+from console.session.client import BadAddress, EngineClient, Unreachable
+from console.session.session import POLL_S, RETRY_S
 
 
 def run_headless(url: str, record: Path, socket_path: str | None = None) -> int:
@@ -30,17 +30,17 @@ def run_headless(url: str, record: Path, socket_path: str | None = None) -> int:
 
 async def _record(url: str, socket_path: str | None, recorder: Recorder) -> None:
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stop = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(signum, told.set)
-    async with HealthClient(url, recorder, socket_path) as client:
-        while not told.is_set() and recorder.trouble is None:
+        loop.add_signal_handler(signum, stop.set)
+    async with EngineClient(url, recorder, socket_path) as client:
+        while not stop.is_set() and recorder.trouble is None:
             pause = POLL_S
             try:
                 await client.fetch()
             except Unreachable:
                 pause = RETRY_S
             try:
-                await asyncio.wait_for(told.wait(), pause)
+                await asyncio.wait_for(stop.wait(), pause)
             except TimeoutError:
                 continue

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console.client import BadAddress, HealthClient
-from console.look import ThemeName
+from console.draw.theme import ThemeName
+from console.session.client import BadAddress, EngineClient
 
 if TYPE_CHECKING:
-    from console.recording import NotARecording, Recorder
+    from console.history.recorder import NotARecording, Recorder
 
-# What stands by then is kept for good: the modules and the widgets.
-SETTLED_S = 2.0
-# A snapshot of a crowded engine makes some thousand objects, which go when the next one comes: no reason to search.
-_YOUNG = 50_000
 # Exit codes: a command line that does not parse; something that failed while it ran.
 USAGE = 2
 FAILURE = 1
@@ -61,7 +56,7 @@ def run(options: Options, printed: Printed | None = None) -> int:
 
 
 def _recorded(options: Options, file: Path) -> int:
-    from console.recording import NotARecording, Recorder
+    from console.history.recorder import NotARecording, Recorder
 
     try:
         with Recorder(file) as recorder:
@@ -73,13 +68,41 @@ def _recorded(options: Options, file: Path) -> int:
     return code
 
 
-def refused(error: BadAddress | NotARecording) -> int:
+def refused(error: BadAddress | NotARecording, flag: str = "--record") -> int:
     """Say why the console does not open, in one line; returns the exit code."""
     if isinstance(error, BadAddress):
         print(f"tandem console: {error}", file=sys.stderr)
         return USAGE
-    print(f"tandem console: --record: {error}", file=sys.stderr)
+    print(f"tandem console: {flag}: {error}", file=sys.stderr)
     return FAILURE if error.damaged else USAGE
+
+
+def replay(path: Path, *, theme: ThemeName = ThemeName.DARK, mouse: bool = True) -> int:
+    """Show a recording until a person leaves; returns the exit code."""
+    from console.app.replay import RecordedEngine, ReplayApp
+    from console.history.recorder import NotARecording
+    from console.history.recording import Recording
+    from console.history.tape import Tape
+
+    try:
+        with Recording(path) as recording:
+            app = ReplayApp(RecordedEngine(path), Tape(recording), theme=theme)
+            result = asyncio.run(app.run_async(mouse=mouse))
+    except NotARecording as error:
+        return refused(error, "--replay")
+    return app.return_code or 0 if result is None else result
+
+
+def replay_refusal(path: Path) -> int | None:
+    """The exit code for a file that cannot be replayed, after one line that says why; None for a recording."""
+    from console.history.recorder import NotARecording
+    from console.history.recording import Recording
+
+    try:
+        Recording(path).close()
+    except NotARecording as error:
+        return refused(error, "--replay")
+    return None
 
 
 def _print(url: str, options: Options, printed: Printed) -> int:
@@ -91,32 +114,12 @@ def _print(url: str, options: Options, printed: Printed) -> int:
     return print_once(url, theme=options.theme, socket_path=socket_path)
 
 
-@contextmanager
-def _settling() -> Iterator[None]:
-    """No search for garbage before the first frame, few later, and none ever among what the start made. Inside a
-    running loop."""
-
-    def settled() -> None:
-        gc.freeze()
-        gc.set_threshold(_YOUNG)
-        gc.enable()
-
-    gc.disable()
-    timer = asyncio.get_running_loop().call_later(SETTLED_S, settled)
-    try:
-        yield
-    finally:
-        timer.cancel()
-        gc.enable()
-
-
 async def _run(options: Options, recorder: Recorder | None = None) -> int:
     async with AsyncExitStack() as stack:
-        stack.enter_context(_settling())
-        from console.app import ConsoleApp
+        from console.app.app import ConsoleApp
 
         clients = [
-            await stack.enter_async_context(HealthClient(url, recorder, options.sockets.get(url)))
+            await stack.enter_async_context(EngineClient(url, recorder, options.sockets.get(url)))
             for url in options.urls
         ]
         app = ConsoleApp(clients, theme=options.theme, recorder=recorder, writes=options.writes)

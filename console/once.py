@@ -12,15 +12,15 @@ from typing import IO
 from rich.console import Console
 from rich.segment import Segment, Segments
 
-from console import paint
-from console.arrange import PANELS, Arrangement, Box, Facts, Region, arrange
-from console.client import HealthClient, Unreachable
+from console.draw import regions
+from console.draw.arrange import PANELS, Arrangement, Box, Facts, Region, arrange
 from console.draw.frame import Frame, framed
-from console.history import History
-from console.look import Look, ThemeName, look
-from console.screen import Link, ScreenView
-from console.spans import Line, fit
-from console.view import screen_view
+from console.draw.theme import Theme, ThemeName, make_theme
+from console.history.rates import History
+from console.session.client import EngineClient, Unreachable
+from console.text.spans import Line, fit
+from console.viewmodel.build import screen_view
+from console.viewmodel.rows import Link, ScreenView
 from engine.protocol import Health
 
 NOTHING_THERE = 3
@@ -34,7 +34,7 @@ def print_once(
     """Print one frame for `url` to `out` (default stdout); 0, or 3 with a line on stderr when nothing answers. An
     engine with an owner's socket at `socket_path` is asked through it."""
     stream = out if out is not None else sys.stdout
-    shown = look(theme, plain=not stream.isatty() or "NO_COLOR" in os.environ)
+    shown = make_theme(theme, plain=not stream.isatty() or "NO_COLOR" in os.environ)
     answer = _ask(url, socket_path)
     if answer is None:
         return NOTHING_THERE
@@ -57,7 +57,7 @@ def print_snapshot(url: str, out: IO[str] | None = None, socket_path: str | None
 
 def _ask(url: str, socket_path: str | None) -> tuple[Health, bytes] | None:
     async def ask() -> tuple[Health, bytes]:
-        async with HealthClient(url, socket_path=socket_path) as client:
+        async with EngineClient(url, socket_path=socket_path) as client:
             return await client.fetch_with_body()
 
     try:
@@ -69,17 +69,17 @@ def _ask(url: str, socket_path: str | None) -> tuple[Health, bytes] | None:
 
 def frame_lines(view: ScreenView, width: int) -> list[Line]:
     """The frame as lines of `width` cells: header, then every panel whole, one under another."""
-    facts: Facts = paint.facts(view, width)
+    facts: Facts = regions.facts(view, width)
     form = arrange(width, _TALL, facts).lane_form
-    rows = list(paint.bar(Region.HEADER, view, Arrangement({Region.HEADER: Box(0, 0, width, 2)}, form)))
+    rows = list(regions.bar(Region.HEADER, view, Arrangement({Region.HEADER: Box(0, 0, width, 2)}, form)))
     for panel in PANELS:
         tall = Arrangement({panel: Box(0, 0, width, _TALL)}, form)
-        sheet = paint.sheet(panel, view, tall)
-        rows += framed(sheet, Frame(width, len(sheet.body) + 2))
+        content = regions.panel_content(panel, view, tall)
+        rows += framed(content, Frame(width, len(content.body) + 2))
     return [fit(row, width) for row in rows]
 
 
-def write_frame(view: ScreenView, width: int, shown: Look, stream: IO[str]) -> None:
+def write_frame(view: ScreenView, width: int, shown: Theme, stream: IO[str]) -> None:
     """Write the frame; text is written as it stands, never read as markup."""
     console = Console(file=stream, width=width, highlight=False, markup=False, no_color=shown.plain)
     for row in frame_lines(view, width):

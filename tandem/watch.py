@@ -11,7 +11,7 @@ import typer
 from tandem.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from console.look import ThemeName
+    from console.draw.theme import ThemeName
     from tandem.wire import Address
 
 WEB_PORT = 8900
@@ -72,10 +72,10 @@ def console(
     if record is not None and len(addresses) > 1:
         raise CommandError("--record keeps one engine; name it with --url", Exit.USAGE)
     if replay is not None:
-        from console.replay import refusal
+        from console.main import replay_refusal
 
         # Before a terminal is asked for: no terminal would help.
-        if (code := refusal(replay)) is not None:
+        if (code := replay_refusal(replay)) is not None:
             raise typer.Exit(code)
     if web:
         if once or record is not None:
@@ -94,7 +94,7 @@ def console(
     if not once and not in_browser() and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise CommandError("the console needs a terminal; --once prints one frame of text", Exit.USAGE)
     if replay is not None:
-        from console.replay import replay as play
+        from console.main import replay as play
 
         raise typer.Exit(play(replay, theme=chosen, mouse=mouse))
     from console.main import Options, Printed, run
@@ -106,7 +106,7 @@ def console(
 
 
 def _theme(name: str) -> ThemeName:
-    from console.look import ThemeName
+    from console.draw.theme import ThemeName
 
     if name not in list(ThemeName):
         raise CommandError(f"--theme is {name!r}; allowed: {', '.join(ThemeName)}", Exit.USAGE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from console.actions import ACTIONS, VIEW_ACTIONS, Action
-from console.screen import ScreenView
-from console.spans import Line, Span, fit, spread, width_of
-from console.tones import Tone
-from console.views import VIEWS, ViewName
+from console.keys.actions import ACTIONS, VIEW_ACTIONS, Action
+from console.keys.views import VIEWS, ViewName
+from console.text.spans import Line, Span, fit, spread, width_of
+from console.text.style_roles import StyleRole
+from console.viewmodel.rows import ScreenView
 
 _GAP = 3
 
@@ -35,7 +35,9 @@ def places(name: ViewName, width: int) -> list[Place]:
         start = 1
         for spec, action in zip(VIEWS, VIEW_ACTIONS, strict=True):
             here = spec.name is name
-            line = (Span(action.shown_key, Tone.BAR_BRAND),) if short and not here else _words(action, open_now=here)
+            line = (
+                (Span(action.shown_key, StyleRole.BAR_BRAND),) if short and not here else _words(action, open_now=here)
+            )
             shown.append(Place(action, line, start))
             start = shown[-1].end + gap
         if shown[-1].end <= least:
@@ -59,16 +61,16 @@ def footer(view: ScreenView, width: int, name: ViewName) -> tuple[Line, ...]:
     line: list[Span] = []
     used = 0
     for place in places(name, width):
-        line += [Span(" " * (place.start - used), Tone.BAR_TEXT), *place.line]
+        line += [Span(" " * (place.start - used), StyleRole.BAR_TEXT), *place.line]
         used = place.end
-    address: Line = (Span(view.link.url, Tone.BAR_DIM), Span(" ", Tone.BAR_TEXT))
+    address: Line = (Span(view.link.url, StyleRole.BAR_DIM), Span(" ", StyleRole.BAR_TEXT))
     if used + width_of(address) + _GAP > width:
-        return (fit(tuple(line), width, Tone.BAR_TEXT),)
-    return (spread(tuple(line), address, width, Tone.BAR_TEXT),)
+        return (fit(tuple(line), width, StyleRole.BAR_TEXT),)
+    return (spread(tuple(line), address, width, StyleRole.BAR_TEXT),)
 
 
 def _words(action: Action, *, open_now: bool) -> Line:
     return (
-        Span(action.shown_key, Tone.BAR_BRAND),
-        Span(f" {action.label}", Tone.BAR_STRONG if open_now else Tone.BAR_TEXT),
+        Span(action.shown_key, StyleRole.BAR_BRAND),
+        Span(f" {action.label}", StyleRole.BAR_STRONG if open_now else StyleRole.BAR_TEXT),
     )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple, overload
 
-import msgspec
-
-from console.spans import Line, Span, fit, width_of
-from console.tones import Tone
+from console.text.spans import Line, Span, fit, width_of
+from console.text.style_roles import StyleRole
 
 _SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 # Border and one space on each side.
@@ -57,7 +56,8 @@ def in_blocks(heights: Sequence[int], draw: Callable[[int, int], Line]) -> Drawn
     return DrawnAsShown(starts[-1], line)
 
 
-class Sheet(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class PanelContent:
     """What a panel says: `summary` stands at the right of its title, `foot` in its lower border.
 
     `head` stays in place over a body that scrolls; `rows` are what the cursor can stand on, top to bottom. A `tail`
@@ -77,7 +77,8 @@ class Sheet(msgspec.Struct, frozen=True):
         return next((row for row in self.rows if row.id == name), None)
 
 
-class Frame(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Frame:
     """How a panel is framed: its size, how far it is scrolled, its digit key, and whether keys go to it.
 
     `cursor` is the id of the row that is marked.
@@ -91,45 +92,45 @@ class Frame(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
-def scroll_limit(sheet: Sheet, height: int) -> int:
+def scroll_limit(content: PanelContent, height: int) -> int:
     """The largest offset that still fills the panel."""
-    return max(0, len(sheet.body) - max(0, height - 2 - len(sheet.head)))
+    return max(0, len(content.body) - max(0, height - 2 - len(content.head)))
 
 
-def framed(sheet: Sheet, frame: Frame) -> tuple[Line, ...]:
+def framed(content: PanelContent, frame: Frame) -> tuple[Line, ...]:
     """Exactly `frame.height` lines of `frame.width` cells."""
     width, height = frame.width, frame.height
     if height < 2 or width < SIDE_CELLS + 1:
         return tuple(fit((), width) for _ in range(height))
-    edge = Tone.BORDER_FOCUS if frame.focused else Tone.BORDER
-    offset = min(frame.offset, scroll_limit(sheet, height))
-    head = sheet.head[: height - 2]
+    edge = StyleRole.BORDER_FOCUS if frame.focused else StyleRole.BORDER
+    offset = min(frame.offset, scroll_limit(content, height))
+    head = content.head[: height - 2]
     inner = height - 2 - len(head)
-    body = sheet.body[offset : offset + inner]
-    below = len(sheet.body) - offset - len(body)
-    rows = [_top(sheet, frame, edge), *(_between(line, width, edge, False) for line in head)]
-    marked = sheet.row(frame.cursor)
+    body = content.body[offset : offset + inner]
+    below = len(content.body) - offset - len(body)
+    rows = [_top(content, frame, edge), *(_between(line, width, edge, False) for line in head)]
+    marked = content.row(frame.cursor)
     for index in range(inner):
         line = body[index] if index < len(body) else ()
         here = marked is not None and 0 <= offset + index - marked.first < marked.lines
         rows.append(_between(line, width, edge, here))
-    rows.append(_bottom(sheet, width, edge, offset, below))
+    rows.append(_bottom(content, width, edge, offset, below))
     return tuple(rows)
 
 
 # Most lines are those of the frame before.
 @lru_cache(maxsize=1024)
-def _between(line: Line, width: int, edge: Tone, marked: bool) -> Line:
+def _between(line: Line, width: int, edge: StyleRole, marked: bool) -> Line:
     side = Span("│", edge)
-    return (side, Span("▌", Tone.KEY) if marked else Span(" "), *fit(line, width - SIDE_CELLS), Span(" "), side)
+    return (side, Span("▌", StyleRole.KEY) if marked else Span(" "), *fit(line, width - SIDE_CELLS), Span(" "), side)
 
 
-def _top(sheet: Sheet, frame: Frame, edge: Tone) -> Line:
+def _top(content: PanelContent, frame: Frame, edge: StyleRole) -> Line:
     digit = _SUPERSCRIPT[frame.digit] if frame.digit is not None else ""
     marker = "▸" if frame.focused else ""
-    name: Line = (Span(" "), Span(digit, Tone.KEY), Span(f"{marker}{sheet.title}", Tone.TITLE), Span(" "))
+    name: Line = (Span(" "), Span(digit, StyleRole.KEY), Span(f"{marker}{content.title}", StyleRole.TITLE), Span(" "))
     room = frame.width - 4 - width_of(name)
-    summary = sheet.summary
+    summary = content.summary
     while summary and width_of(summary) + 2 > room:
         summary = summary[:-1]
     right: Line = (Span(" "), *summary, Span(" ")) if summary else ()
@@ -139,7 +140,7 @@ def _top(sheet: Sheet, frame: Frame, edge: Tone) -> Line:
     return (Span("╭─", edge), *name, Span("─" * gap, edge), *right, Span("─╮", edge))
 
 
-def _bottom(sheet: Sheet, width: int, edge: Tone, offset: int, below: int) -> Line:
+def _bottom(content: PanelContent, width: int, edge: StyleRole, offset: int, below: int) -> Line:
     more = ""
     if below or offset:
         more = (
@@ -150,8 +151,8 @@ def _bottom(sheet: Sheet, width: int, edge: Tone, offset: int, below: int) -> Li
     if width_of((Span(more),)) > width - 4:
         more = ""
     room = width - 4 - width_of((Span(more),))
-    foot: Line = (Span(" "), *sheet.foot, Span(" ")) if sheet.foot else ()
+    foot: Line = (Span(" "), *content.foot, Span(" ")) if content.foot else ()
     while foot and width_of(foot) > room:
         foot = (*foot[:-2], foot[-1]) if len(foot) > 3 else ()
     gap = max(0, room - width_of(foot))
-    return (Span("╰─", edge), Span(more, Tone.WAIT), Span("─" * gap, edge), *foot, Span("─╯", edge))
+    return (Span("╰─", edge), Span(more, StyleRole.WAIT), Span("─" * gap, edge), *foot, Span("─╯", edge))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from console import figures
-from console.bars import chart, shrunk
 from console.draw import strips
-from console.draw.frame import Sheet
-from console.history import LaneTrack
-from console.screen import LaneView, ScreenView
-from console.spans import Align, Line, Span, column, fit, wrap
-from console.tones import Tone
+from console.draw.bars import chart, shrunk
+from console.draw.frame import PanelContent
+from console.history.rates import LaneTrack
+from console.text import figures
+from console.text.spans import Align, Line, Span, column, fit, wrap
+from console.text.style_roles import StyleRole
+from console.viewmodel.rows import LaneView, ScreenView
 
 _AXIS = 9
 _CHART_ROWS = 5
@@ -19,37 +19,37 @@ _CHART_ROWS = 5
 Field = tuple[str, str]
 
 
-def sheet(view: ScreenView, lane: LaneView, width: int) -> Sheet:
+def content(view: ScreenView, lane: LaneView, width: int) -> PanelContent:
     """Everything known of one slot and the request in it."""
     past = view.past.lane(lane.slot)
     body: list[Line] = [_state(lane)]
     if lane.reason and lane.busy:
-        body += [(Span(f"  {text}", Tone.WAIT),) for text in wrap(lane.reason, width - 2)]
+        body += [(Span(f"  {text}", StyleRole.WAIT),) for text in wrap(lane.reason, width - 2)]
     body += [(), *_rate(lane, width), (), *_times(lane, past, width), ()]
     body += _fields(lane, view, width)
-    summary: Line = (Span("esc", Tone.KEY), Span(" all lanes", Tone.DIM))
-    return Sheet(f"lane {lane.slot}, {lane.kind}", summary, tuple(body), strips.legend(width - 12))
+    summary: Line = (Span("esc", StyleRole.KEY), Span(" all lanes", StyleRole.DIM))
+    return PanelContent(f"lane {lane.slot}, {lane.kind}", summary, tuple(body), strips.legend(width - 12))
 
 
 def _state(lane: LaneView) -> Line:
-    who: Line = (Span(f"   {lane.client} ", Tone.STRONG), Span(lane.request, Tone.DIM)) if lane.busy else ()
-    return (Span(f"{lane.word.glyph} {lane.text}", lane.word.tone), *who)
+    who: Line = (Span(f"   {lane.client} ", StyleRole.STRONG), Span(lane.request, StyleRole.DIM)) if lane.busy else ()
+    return (Span(f"{lane.label.glyph} {lane.text}", lane.label.style), *who)
 
 
 def _rate(lane: LaneView, width: int) -> list[Line]:
     room = max(1, width - _AXIS)
     step = strips.step_for(len(lane.rates), room)
     rates = shrunk(lane.rates, room, step)
-    tone = Tone.READ if lane.reading else Tone.GOOD
+    style = StyleRole.READ if lane.reading else StyleRole.GOOD
     lines: list[Line] = []
-    for index, line in enumerate(chart(rates, room, _CHART_ROWS, tone)):
+    for index, line in enumerate(chart(rates, room, _CHART_ROWS, style)):
         mark = figures.rate(max(rates, default=0.0)) if index == 0 else "tok/s" if index == 1 else ""
         mark = "0" if index == _CHART_ROWS - 1 else mark
-        lines.append((Span(column(mark, _AXIS - 2, Align.RIGHT), Tone.DIM), Span("  "), *line))
+        lines.append((Span(column(mark, _AXIS - 2, Align.RIGHT), StyleRole.DIM), Span("  "), *line))
     if not lane.rates:
         return lines
     note = f"the last {strips.whole_span(len(lane.rates))}, {strips.whole_span(step)} a column"
-    return [*lines, (Span(column(note, width, Align.RIGHT), Tone.DIM),)]
+    return [*lines, (Span(column(note, width, Align.RIGHT), StyleRole.DIM),)]
 
 
 def _times(lane: LaneView, past: LaneTrack, width: int) -> list[Line]:
@@ -57,13 +57,13 @@ def _times(lane: LaneView, past: LaneTrack, width: int) -> list[Line]:
     lines: list[Line] = []
     if lane.busy:
         step = strips.step_for(len(past.phases), room)
-        lines.append((Span(column("request", _AXIS), Tone.DIM), *strips.strip(past.phases, room, step)))
+        lines.append((Span(column("request", _AXIS), StyleRole.DIM), *strips.strip(past.phases, room, step)))
         spent = strips.spent(strips.spent_by_request(past), room, step, words=room >= 90)
         lines += [(Span(" " * _AXIS), *spent), ()]
     step = strips.step_for(len(past.slot_phases), room)
-    lines.append((Span(column("slot", _AXIS), Tone.DIM), *strips.recent_strip(past.slot_phases, room, step)))
+    lines.append((Span(column("slot", _AXIS), StyleRole.DIM), *strips.recent_strip(past.slot_phases, room, step)))
     seen = f"whoever was in it, the last {strips.whole_span(len(past.slot_phases))}, {strips.whole_span(step)} a cell"
-    return [*lines, (Span(column(seen, width, Align.RIGHT), Tone.DIM),)]
+    return [*lines, (Span(column(seen, width, Align.RIGHT), StyleRole.DIM),)]
 
 
 def _request(lane: LaneView) -> list[Field]:
@@ -109,4 +109,4 @@ def _fields(lane: LaneView, view: ScreenView, width: int) -> list[Line]:
 
 
 def _column(fields: list[Field]) -> list[Line]:
-    return [(Span(column(name, 13), Tone.DIM), Span(text)) for name, text in fields]
+    return [(Span(column(name, 13), StyleRole.DIM), Span(text)) for name, text in fields]

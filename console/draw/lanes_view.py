@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from console import figures
-from console.bars import AHEAD, TRACK, Part, chart, progress, sparkline, stacked
 from console.draw import lane_detail, lanes, strips
-from console.draw.frame import RowAt, Sheet
-from console.history import LaneTrack
-from console.screen import LaneView, ScreenView
-from console.spans import Align, Line, Span, cells, column, fit, parts, spread, width_of, wrap
-from console.tones import Tone
-from console.views import ViewState
+from console.draw.bars import AHEAD, TRACK, Part, chart, progress, sparkline, stacked
+from console.draw.frame import PanelContent, RowAt
+from console.history.rates import LaneTrack
+from console.keys.views import ViewState
+from console.text import figures
+from console.text.spans import Align, Line, Span, cells, column, fit, parts, spread, width_of, wrap
+from console.text.style_roles import StyleRole
+from console.viewmodel.rows import LaneView, ScreenView
 
 _NARROW = 68
 # Rows a lane takes in each form, the roomiest first.
@@ -38,14 +38,14 @@ class _Form:
 _FORMS = (_Form(_FULL, gap=1), _Form(_FULL), _Form(_MIDDLE), _Form(_PAIR), _Form(_SINGLE))
 
 
-def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
+def content(view: ScreenView, state: ViewState, width: int, height: int) -> PanelContent:
     """Every slot in the roomiest form in which all of them show; Enter opens one."""
     shown = view.lanes
     if shown is None or view.loading is not None or not shown.lanes:
         return lanes.lanes(view, width, 1)
     opened = next((lane for lane in shown.lanes if str(lane.slot) == state.detail), None)
     if opened is not None:
-        return lane_detail.sheet(view, opened, width)
+        return lane_detail.content(view, opened, width)
     form = _form(len(shown.lanes), width, height)
     body: list[Line] = []
     rows: list[RowAt] = []
@@ -56,7 +56,7 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         body += [()] * form.gap
     if form.gap:
         body.pop()
-    return Sheet("lanes", lanes.summary(shown), tuple(body), strips.legend(width - 12), rows=tuple(rows))
+    return PanelContent("lanes", lanes.summary(shown), tuple(body), strips.legend(width - 12), rows=tuple(rows))
 
 
 def _form(count: int, width: int, height: int) -> _Form:
@@ -93,7 +93,7 @@ def _block(lane: LaneView, past: LaneTrack, width: int, form: _Form) -> tuple[Li
         if form.rows >= _FULL:
             lines.append(_facts_row(lane, width))
     lines[1:1] = _reason(lane, width)
-    edge = Span("▎", lane.word.tone)
+    edge = Span("▎", lane.label.style)
     return tuple((edge, *line) for line in lines)
 
 
@@ -115,27 +115,27 @@ def _reason(lane: LaneView, width: int) -> list[Line]:
     if not lane.reason or not lane.busy:
         return []
     first, *rest = wrap(lane.reason, max(10, width - 5))
-    lines: list[Line] = [(Span("   ↳ ", Tone.WAIT), Span(first, Tone.WAIT))]
-    return lines + [(Span(f"     {text}", Tone.WAIT),) for text in rest]
+    lines: list[Line] = [(Span("   ↳ ", StyleRole.WAIT), Span(first, StyleRole.WAIT))]
+    return lines + [(Span(f"     {text}", StyleRole.WAIT),) for text in rest]
 
 
 def _head(lane: LaneView, width: int) -> Line:
     state: Line = (
-        Span(f"{lane.slot:>2} ", Tone.STRONG if lane.busy else Tone.DIM),
-        Span(column(lane.kind, 5), Tone.DIM),
-        Span(f"{lane.word.glyph} ", lane.word.tone),
+        Span(f"{lane.slot:>2} ", StyleRole.STRONG if lane.busy else StyleRole.DIM),
+        Span(column(lane.kind, 5), StyleRole.DIM),
+        Span(f"{lane.label.glyph} ", lane.label.style),
     )
     if not lane.busy:
         kept = f"keeps {figures.plural(lane.kept, 'row')} of its conversation" if lane.kept else "empty"
-        return (*state, Span(column(lane.word.word, 12), lane.word.tone), Span(kept, Tone.DIM))
+        return (*state, Span(column(lane.label.text, 12), lane.label.style), Span(kept, StyleRole.DIM))
     text = column(lane.text if cells(lane.text) <= 22 or width >= _WIDE else lane.short, 38 if width >= _WIDE else 22)
-    who: Line = (Span(f"{lane.client} ", Tone.STRONG), Span(lane.request, Tone.DIM))
-    age: Line = (Span(f" {lane.age}", Tone.TEXT), Span(" old" if width >= 80 else "", Tone.DIM))
-    return spread((*state, Span(text, lane.word.tone), Span("  "), *who), age, width)
+    who: Line = (Span(f"{lane.client} ", StyleRole.STRONG), Span(lane.request, StyleRole.DIM))
+    age: Line = (Span(f" {lane.age}", StyleRole.TEXT), Span(" old" if width >= 80 else "", StyleRole.DIM))
+    return spread((*state, Span(text, lane.label.style), Span("  "), *who), age, width)
 
 
 def _label(text: str, lane: LaneView) -> Span:
-    return Span("   " + column(text, _LEFT - 3), Tone.DIM if lane.busy else Tone.FAINT)
+    return Span("   " + column(text, _LEFT - 3), StyleRole.DIM if lane.busy else StyleRole.FAINT)
 
 
 def _row(lane: LaneView, label: str, bar: Line, middle: Line, facts: list[Line], width: int) -> Line:
@@ -144,10 +144,10 @@ def _row(lane: LaneView, label: str, bar: Line, middle: Line, facts: list[Line],
     return (*lead, *parts(facts, width - width_of(lead), " · "))
 
 
-def _share(done: int, total: int, unit: str, tone: Tone, width: int) -> Line:
+def _share(done: int, total: int, unit: str, style: StyleRole, width: int) -> Line:
     percent = column(figures.percent(done, total), 6, Align.RIGHT)
     text = column(_of(done, total, unit, width), _figures_width(width))
-    return (Span(f"{percent}  ", Tone.STRONG if tone is Tone.TEXT else tone), Span(text, tone))
+    return (Span(f"{percent}  ", StyleRole.STRONG if style is StyleRole.TEXT else style), Span(text, style))
 
 
 def task(lane: LaneView) -> tuple[str, int, int]:
@@ -172,48 +172,48 @@ def writing_left(lane: LaneView) -> float | None:
 
 def _progress_row(lane: LaneView, bar: int, width: int) -> Line:
     if not lane.busy:
-        return (_label("answer", lane), Span(TRACK * bar, Tone.TRACK))
+        return (_label("answer", lane), Span(TRACK * bar, StyleRole.TRACK))
     label, done, total = task(lane)
-    tone = lane.word.tone if lane.reading else Tone.GOOD
-    figure = _share(done, total, "tok", Tone.TEXT, width)
+    style = lane.label.style if lane.reading else StyleRole.GOOD
+    figure = _share(done, total, "tok", StyleRole.TEXT, width)
     left = time_left(lane)
     facts: list[Line] = [(Span(left),)] if left else []
-    facts.append((Span(f"cached {lane.cached}", Tone.DIM),))
-    return _row(lane, label, progress(done, total, bar, tone), figure, facts, width)
+    facts.append((Span(f"cached {lane.cached}", StyleRole.DIM),))
+    return _row(lane, label, progress(done, total, bar, style), figure, facts, width)
 
 
 def _rate_rows(lane: LaneView, bar: int, width: int, height: int) -> list[Line]:
     """The rate's last seconds, one a cell, with the figures beside the first row."""
-    tone = Tone.READ if lane.reading else Tone.GOOD
+    style = StyleRole.READ if lane.reading else StyleRole.GOOD
     rates = lane.rates if lane.busy else ()
-    curve, *below = chart(rates, bar, height, tone) if height > 1 else (sparkline(rates, bar, tone),)
+    curve, *below = chart(rates, bar, height, style) if height > 1 else (sparkline(rates, bar, style),)
     rows = [(_label("", lane), *line) for line in below]
     if not lane.busy:
         return [(_label("rate", lane), *curve), *rows]
     peak = max(*lane.rates, lane.tok_s or 0.0, 0.0)
     figure: Line = (Span(" " * 8), Span(column(f"{figures.rate(lane.tok_s)} tok/s", _figures_width(width))))
-    facts: list[Line] = [(Span("peak ", Tone.DIM), Span(figures.rate(peak)))] if peak else []
+    facts: list[Line] = [(Span("peak ", StyleRole.DIM), Span(figures.rate(peak)))] if peak else []
     if lane.per_round:
-        facts.append((Span(lane.per_round), Span(" tok a round", Tone.DIM)))
+        facts.append((Span(lane.per_round), Span(" tok a round", StyleRole.DIM)))
     return [_row(lane, "rate", curve, figure, facts, width), *rows]
 
 
 def window_bar(lane: LaneView, width: int) -> Line:
     """The slot's window: rows written (or kept, where nobody asks), rows committed ahead, and what is only reserved."""
-    held, tone = (lane.rows, Tone.KV) if lane.busy else (lane.kept, Tone.KEPT)
-    ahead = Part(max(0, lane.committed - held), Tone.MARGIN, AHEAD)
-    return stacked((Part(held, tone), ahead), lane.window, width, Part(0, Tone.TRACK, TRACK))
+    held, style = (lane.rows, StyleRole.KV) if lane.busy else (lane.kept, StyleRole.KEPT)
+    ahead = Part(max(0, lane.committed - held), StyleRole.MARGIN, AHEAD)
+    return stacked((Part(held, style), ahead), lane.window, width, Part(0, StyleRole.TRACK, TRACK))
 
 
 def _window_row(lane: LaneView, bar: int, width: int) -> Line:
     rows = lane.rows if lane.busy else lane.kept
-    figure = _share(rows, lane.window, "rows", Tone.TEXT if lane.busy else Tone.DIM, width)
+    figure = _share(rows, lane.window, "rows", StyleRole.TEXT if lane.busy else StyleRole.DIM, width)
     facts: list[Line] = [
-        (Span(f"{figures.count(lane.committed)} committed", Tone.DIM),),
-        (Span(figures.size(lane.committed_bytes), Tone.DIM),),
+        (Span(f"{figures.count(lane.committed)} committed", StyleRole.DIM),),
+        (Span(figures.size(lane.committed_bytes), StyleRole.DIM),),
     ]
     if lane.busy and lane.kept:
-        facts.append((Span(f"{figures.count(lane.kept)} kept", Tone.DIM),))
+        facts.append((Span(f"{figures.count(lane.kept)} kept", StyleRole.DIM),))
     return _row(lane, "window", window_bar(lane, bar), figure, facts, width)
 
 
@@ -231,9 +231,9 @@ def _facts_row(lane: LaneView, width: int) -> Line:
         return ()
     facts: list[Line] = []
     if lane.queue_s is not None:
-        facts.append((Span("in the queue ", Tone.DIM), Span(figures.span(lane.queue_s))))
-    facts.append((Span("first token ", Tone.DIM), Span(figures.span(lane.ttft_s))))
-    facts.append((Span("worst gap ", Tone.DIM), Span(figures.span(lane.worst_gap_s))))
+        facts.append((Span("in the queue ", StyleRole.DIM), Span(figures.span(lane.queue_s))))
+    facts.append((Span("first token ", StyleRole.DIM), Span(figures.span(lane.ttft_s))))
+    facts.append((Span("worst gap ", StyleRole.DIM), Span(figures.span(lane.worst_gap_s))))
     return (_label("times", lane), *parts(facts, width - _LEFT, "   "))
 
 
@@ -242,22 +242,24 @@ def _pair(lane: LaneView, past: LaneTrack, width: int) -> Line:
     bar = 8 if width < _NARROW else max(8, min(30, (width - 54) // 3))
     rows = lane.rows if lane.busy else lane.kept
     _, done, total = task(lane)
-    tone = lane.word.tone if lane.reading else Tone.GOOD
+    style = lane.label.style if lane.reading else StyleRole.GOOD
     written: Line = ()
     if lane.busy:
         left = figures.short_span(lane.left_s if lane.reading else writing_left(lane))
         written = (
             Span("   "),
-            *progress(done, total, bar, tone),
+            *progress(done, total, bar, style),
             Span(f" {column(f'{figures.brief(done)}/{figures.brief(total)}', 12)}"),
-            Span("left ", Tone.DIM),
+            Span("left ", StyleRole.DIM),
             Span(column(left if lane.reading or left == figures.NONE else f"≤{left}", 7)),
         )
     lead: Line = (
         *fit(written, bar + 28),
-        Span("win ", Tone.DIM),
+        Span("win ", StyleRole.DIM),
         *(window_bar(lane, bar) if width >= _NARROW else ()),
-        Span(column(figures.percent(rows, lane.window), 6, Align.RIGHT), Tone.TEXT if lane.busy else Tone.DIM),
+        Span(
+            column(figures.percent(rows, lane.window), 6, Align.RIGHT), StyleRole.TEXT if lane.busy else StyleRole.DIM
+        ),
         Span(" "),
     )
     phases = past.phases if lane.busy else past.slot_phases
@@ -271,15 +273,15 @@ def _single(lane: LaneView, past: LaneTrack, width: int) -> Line:
     _, done, total = task(lane)
     counts = f"{figures.brief(done)}/{figures.brief(total)}" if lane.busy else ""
     lead: Line = (
-        Span(f"{lane.slot:>2} ", Tone.STRONG if lane.busy else Tone.DIM),
-        Span(f"{lane.word.glyph} ", lane.word.tone),
-        Span(column(lane.text if cells(lane.text) <= 19 else lane.short, 19), lane.word.tone),
+        Span(f"{lane.slot:>2} ", StyleRole.STRONG if lane.busy else StyleRole.DIM),
+        Span(f"{lane.label.glyph} ", lane.label.style),
+        Span(column(lane.text if cells(lane.text) <= 19 else lane.short, 19), lane.label.style),
         Span(f" {column(counts, 10)} "),
-        Span(column(figures.percent(rows, lane.window), 5, Align.RIGHT), Tone.DIM),
+        Span(column(figures.percent(rows, lane.window), 5, Align.RIGHT), StyleRole.DIM),
         Span(" "),
     )
     room = width - width_of(lead)
     strip = min(room, 40)
     phases = past.phases if lane.busy else past.slot_phases
-    who: Line = (Span(f" {lane.client}", Tone.DIM),) if lane.busy and room - strip > 8 else ()
+    who: Line = (Span(f" {lane.client}", StyleRole.DIM),) if lane.busy and room - strip > 8 else ()
     return (*lead, *strips.strip(phases, strip, strips.step_for(len(phases), max(1, strip))), *who)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from console.spans import Line, Span, literal, width_of, wrap
-from console.tones import Tone
+from console.text.spans import Line, Span, literal, width_of, wrap
+from console.text.style_roles import StyleRole
 
 
 def trouble(reason: str | None, width: int) -> tuple[Line, ...]:
@@ -13,7 +13,7 @@ def trouble(reason: str | None, width: int) -> tuple[Line, ...]:
     if reason is None:
         return ()
     return tuple(
-        (Span("✖ " if number == 0 else "  ", Tone.BAD_STRONG), Span(text, Tone.BAD))
+        (Span("✖ " if number == 0 else "  ", StyleRole.BAD_STRONG), Span(text, StyleRole.BAD))
         for number, text in enumerate(wrap(literal(reason), max(1, width - 2)))
     )
 
@@ -22,7 +22,7 @@ def keys(*pairs: tuple[str, str]) -> Line:
     """Keys with what they do, for a lower border."""
     line: list[Span] = []
     for key, label in pairs:
-        line += [Span("  " if line else ""), Span(f"{key} ", Tone.KEY), Span(label, Tone.DIM)]
+        line += [Span("  " if line else ""), Span(f"{key} ", StyleRole.KEY), Span(label, StyleRole.DIM)]
     return tuple(line)
 
 

@@ -4,43 +4,46 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from console import figures
-from console.bars import FILL, TRACK, Part, stacked
-from console.draw.frame import Sheet, in_blocks
-from console.parts.queue import QueueView, Why
-from console.screen import MemoryView, PoolView, RoleView, ScreenView
-from console.spans import Align, Line, Span, column, parts, spread, width_of, wrap
-from console.tones import Tone
+from console.draw.bars import FILL, TRACK, Part, stacked
+from console.draw.frame import PanelContent, in_blocks
+from console.text import figures
+from console.text.spans import Align, Line, Span, column, parts, spread, width_of, wrap
+from console.text.style_roles import StyleRole
+from console.viewmodel.queue import QueueView, WaitReason
+from console.viewmodel.rows import MemoryView, PoolView, RoleView, ScreenView
 
 
-def pool(view: ScreenView, width: int, height: int) -> Sheet:
+def pool(view: ScreenView, width: int, height: int) -> PanelContent:
     """Committed pages by slot and by kind; what is only reserved is said apart, since it is no memory."""
     shown = view.pool
     if shown is None:
-        return Sheet("kv pool")
+        return PanelContent("kv pool")
     if view.loading is not None:
-        return Sheet("kv pool", body=((Span("reserved after loading", Tone.DIM),),))
+        return PanelContent("kv pool", body=((Span("reserved after loading", StyleRole.DIM),),))
     if not shown.enabled:
-        return Sheet("kv pool", body=((Span("○ off: each slot's window is allocated whole", Tone.DIM),),))
+        return PanelContent("kv pool", body=((Span("○ off: each slot's window is allocated whole", StyleRole.DIM),),))
     summary: Line = (
-        Span(figures.plural(shown.pages, "page"), Tone.TEXT),
-        Span(f" · {figures.size(shown.committed)}", Tone.STRONG),
+        Span(figures.plural(shown.pages, "page"), StyleRole.TEXT),
+        Span(f" · {figures.size(shown.committed)}", StyleRole.STRONG),
     )
     kinds = [
-        (Span(f"{kind} ", Tone.DIM), Span(figures.size(held), Tone.TEXT if held else Tone.DIM))
+        (Span(f"{kind} ", StyleRole.DIM), Span(figures.size(held), StyleRole.TEXT if held else StyleRole.DIM))
         for kind, held in shown.kinds
     ]
     counters: list[Line] = [
-        (Span("commits ", Tone.DIM), Span(figures.count(shown.commits), Tone.TEXT)),
-        (Span("releases ", Tone.DIM), Span(figures.count(shown.releases), Tone.TEXT)),
+        (Span("commits ", StyleRole.DIM), Span(figures.count(shown.commits), StyleRole.TEXT)),
+        (Span("releases ", StyleRole.DIM), Span(figures.count(shown.releases), StyleRole.TEXT)),
         (
-            Span("refused ", Tone.DIM),
-            Span(figures.count(shown.refused), Tone.BAD_STRONG if shown.refused else Tone.TEXT),
+            Span("refused ", StyleRole.DIM),
+            Span(figures.count(shown.refused), StyleRole.BAD_STRONG if shown.refused else StyleRole.TEXT),
         ),
     ]
     apart: list[Line] = [
-        (Span("peak ", Tone.DIM), Span(figures.size(shown.peak), Tone.TEXT)),
-        (Span("of the reserved range ", Tone.DIM), Span(figures.percent(shown.committed, shown.reserved), Tone.TEXT)),
+        (Span("peak ", StyleRole.DIM), Span(figures.size(shown.peak), StyleRole.TEXT)),
+        (
+            Span("of the reserved range ", StyleRole.DIM),
+            Span(figures.percent(shown.committed, shown.reserved), StyleRole.TEXT),
+        ),
     ]
     if shown.refused:
         counters.reverse()
@@ -50,11 +53,11 @@ def pool(view: ScreenView, width: int, height: int) -> Sheet:
         tail = [parts([*apart[:1], *kinds], width, " · "), parts(counters, width, " · ")]
     rows = slot_rows(shown, width, max(1, height - len(tail)))
     foot: Line = (
-        Span(f"reserved {figures.size(shown.reserved)} of addresses", Tone.DIM),
-        Span(f", {figures.size(shown.page)} a page", Tone.DIM),
-        Span(f", {shown.backend}", Tone.DIM),
+        Span(f"reserved {figures.size(shown.reserved)} of addresses", StyleRole.DIM),
+        Span(f", {figures.size(shown.page)} a page", StyleRole.DIM),
+        Span(f", {shown.backend}", StyleRole.DIM),
     )
-    return Sheet("kv pool", summary, (*rows, *tail), foot)
+    return PanelContent("kv pool", summary, (*rows, *tail), foot)
 
 
 def slot_rows(shown: PoolView, width: int, room: int) -> list[Line]:
@@ -77,38 +80,40 @@ def slot_rows(shown: PoolView, width: int, room: int) -> list[Line]:
             figure = f" {column(f'{figures.brief(slot.pages)} pg', 8, Align.RIGHT)}"
             if roomy:
                 figure += column(figures.size(slot.held), 10, Align.RIGHT)
-            bar = stacked((Part(slot.share, Tone.KV),), 1.0, max(3, cell - 3 - len(figure)), Part(0, Tone.TRACK, TRACK))
-            tone = Tone.TEXT if slot.held else Tone.DIM
-            line += [Span(f"{slot.slot:>2} ", tone), *bar, Span(figure, tone)]
+            bar = stacked(
+                (Part(slot.share, StyleRole.KV),), 1.0, max(3, cell - 3 - len(figure)), Part(0, StyleRole.TRACK, TRACK)
+            )
+            style = StyleRole.TEXT if slot.held else StyleRole.DIM
+            line += [Span(f"{slot.slot:>2} ", style), *bar, Span(figure, style)]
         rows.append(tuple(line))
     return rows
 
 
-def memory(view: ScreenView, width: int, height: int) -> Sheet:
+def memory(view: ScreenView, width: int, height: int) -> PanelContent:
     """One bar of all the memory, the floors marked under it, and a legend whose sizes add up to the total."""
     shown = view.memory
     if shown is None:
-        return Sheet("memory")
+        return PanelContent("memory")
     summary: Line = (
-        Span(figures.size(shown.available), Tone.STRONG),
-        Span(f" free of {figures.size(shown.total)}", Tone.DIM),
-        Span(f" · {shown.source}", Tone.DIM),
+        Span(figures.size(shown.available), StyleRole.STRONG),
+        Span(f" free of {figures.size(shown.total)}", StyleRole.DIM),
+        Span(f" · {shown.source}", StyleRole.DIM),
     )
     bar = memory_bar(shown, width, textures=view.textures)
     legend = _legend(shown, width, max(1, height - 2), view.textures)
     # Floors are set once the model is loaded.
     marks = [] if view.loading is not None else [floors(shown, width)]
-    body = [bar, *marks, *legend, *((Span(text, Tone.DIM),) for text in shown.others)]
+    body = [bar, *marks, *legend, *((Span(text, StyleRole.DIM),) for text in shown.others)]
     body = [bar, *body[1 + len(marks) :]] if len(body) > height > 1 else body
-    return Sheet("memory", summary, tuple(body), _foot(shown) if marks else ())
+    return PanelContent("memory", summary, tuple(body), _foot(shown) if marks else ())
 
 
 def memory_bar(shown: MemoryView, width: int, *, textures: bool) -> Line:
     """All of the memory as one bar: the parts in use, what no part names, and what is free."""
-    filled = [Part(part.held, part.tone, part.glyph if textures else "█") for part in shown.parts]
+    filled = [Part(part.held, part.style, part.glyph if textures else "█") for part in shown.parts]
     if shown.unnamed:
-        filled.append(Part(shown.unnamed, Tone.FAINT, "▁"))
-    return stacked(filled, shown.total, width, Part(0, Tone.FREE, "·" if textures else "░"))
+        filled.append(Part(shown.unnamed, StyleRole.FAINT, "▁"))
+    return stacked(filled, shown.total, width, Part(0, StyleRole.FREE, "·" if textures else "░"))
 
 
 def floors(shown: MemoryView, width: int) -> Line:
@@ -119,32 +124,32 @@ def floors(shown: MemoryView, width: int) -> Line:
 
     soft = min(place(shown.floor), width - 2)
     hard = max(place(shown.hard_floor), soft + 1)
-    tone = floor_tone(shown)
-    return (Span(" " * soft), Span("△", tone), Span(" " * (hard - soft - 1)), Span("▲", tone))
+    style = floor_style(shown)
+    return (Span(" " * soft), Span("△", style), Span(" " * (hard - soft - 1)), Span("▲", style))
 
 
 def _foot(shown: MemoryView) -> Line:
     """What the floor marks stand for."""
-    tone = floor_tone(shown)
+    style = floor_style(shown)
     return (
-        Span(f"△ floor {figures.size(shown.floor)}", tone),
-        Span(f"  ▲ hard {figures.size(shown.hard_floor)}", tone),
+        Span(f"△ floor {figures.size(shown.floor)}", style),
+        Span(f"  ▲ hard {figures.size(shown.hard_floor)}", style),
     )
 
 
-def floor_tone(shown: MemoryView) -> Tone:
+def floor_style(shown: MemoryView) -> StyleRole:
     if shown.available <= shown.hard_floor:
-        return Tone.BAD_STRONG
-    return Tone.WAIT_STRONG if shown.available <= shown.floor else Tone.DIM
+        return StyleRole.BAD_STRONG
+    return StyleRole.WAIT_STRONG if shown.available <= shown.floor else StyleRole.DIM
 
 
 def _legend(shown: MemoryView, width: int, room: int, textures: bool) -> list[Line]:
-    entries: list[tuple[str, Tone, str, int]] = [
-        (part.glyph if textures else FILL, part.tone, part.label, part.held) for part in shown.parts
+    entries: list[tuple[str, StyleRole, str, int]] = [
+        (part.glyph if textures else FILL, part.style, part.label, part.held) for part in shown.parts
     ]
     if shown.unnamed:
-        entries.append(("▁" if textures else FILL, Tone.FAINT, "unnamed", shown.unnamed))
-    entries.append(("·" if textures else "░", Tone.DIM, "free", shown.available))
+        entries.append(("▁" if textures else FILL, StyleRole.FAINT, "unnamed", shown.unnamed))
+    entries.append(("·" if textures else "░", StyleRole.DIM, "free", shown.available))
     across = max(1, min(3 if width >= 66 else 2, width // 18))
     while across > 1 and -(-len(entries) // (across - 1)) <= room and width // across < 24:
         across -= 1
@@ -158,57 +163,57 @@ def _legend(shown: MemoryView, width: int, room: int, textures: bool) -> list[Li
             index = place * down + row
             if index >= len(entries):
                 break
-            glyph, tone, label, held = entries[index]
+            glyph, style, label, held = entries[index]
             if place:
                 line.append(Span("  "))
             figure = named(held)
             line += [
-                Span(f"{glyph} ", tone),
-                Span(column(label, cell - 1 - len(glyph) - len(figure)), Tone.DIM),
-                Span(figure, Tone.TEXT),
+                Span(f"{glyph} ", style),
+                Span(column(label, cell - 1 - len(glyph) - len(figure)), StyleRole.DIM),
+                Span(figure, StyleRole.TEXT),
             ]
         rows.append(tuple(line))
     return rows
 
 
-def roles(view: ScreenView, width: int) -> Sheet:
+def roles(view: ScreenView, width: int) -> PanelContent:
     """Each small model beside the engine: its state, its claim and why, in words."""
     if view.lanes is None:
-        return Sheet("roles")
+        return PanelContent("roles")
     if view.loading is not None:
-        return Sheet("roles", body=((Span("planned after loading", Tone.DIM),),))
+        return PanelContent("roles", body=((Span("planned after loading", StyleRole.DIM),),))
     if not view.roles:
-        return Sheet("roles", body=((Span("none planned", Tone.DIM),),))
-    loaded = sum(role.word.word == "loaded" for role in view.roles)
+        return PanelContent("roles", body=((Span("none planned", StyleRole.DIM),),))
+    loaded = sum(role.label.text == "loaded" for role in view.roles)
     body: list[Line] = []
     for role in view.roles:
         body += _role(role, width)
-    return Sheet("roles", (Span(f"{loaded} of {len(view.roles)} loaded", Tone.DIM),), tuple(body))
+    return PanelContent("roles", (Span(f"{loaded} of {len(view.roles)} loaded", StyleRole.DIM),), tuple(body))
 
 
 def _role(role: RoleView, width: int) -> list[Line]:
     name: Line = (
-        Span(f"{role.word.glyph} ", role.word.tone),
-        Span(f"{role.name} ", Tone.STRONG),
-        Span(role.word.word, role.word.tone),
+        Span(f"{role.label.glyph} ", role.label.style),
+        Span(f"{role.name} ", StyleRole.STRONG),
+        Span(role.label.text, role.label.style),
     )
-    extra: list[Line] = [(Span(role.claim, Tone.TEXT),)]
+    extra: list[Line] = [(Span(role.claim, StyleRole.TEXT),)]
     if role.reloads:
-        extra.append((Span(f"{figures.plural(role.reloads, 'reload')}", Tone.DIM),))
-    extra.append((Span(role.since, Tone.DIM),))
+        extra.append((Span(f"{figures.plural(role.reloads, 'reload')}", StyleRole.DIM),))
+    extra.append((Span(role.since, StyleRole.DIM),))
     lines = [spread(name, parts(extra, max(0, width - width_of(name) - 1)), width)]
-    lines += [(Span(f"  {text}", Tone.DIM),) for text in wrap(role.reason, width - 2) if role.reason]
+    lines += [(Span(f"  {text}", StyleRole.DIM),) for text in wrap(role.reason, width - 2) if role.reason]
     return lines
 
 
-def queue(view: ScreenView, width: int) -> Sheet:
+def queue(view: ScreenView, width: int) -> PanelContent:
     """Each waiting request, oldest first as the engine lists them, with the whole sentence that says why."""
     if view.lanes is None:
-        return Sheet("queue")
+        return PanelContent("queue")
     if not view.queue_total:
-        return Sheet("queue", body=((Span("○ nothing waits", Tone.DIM),),))
+        return PanelContent("queue", body=((Span("○ nothing waits", StyleRole.DIM),),))
     if not view.queue:
-        return Sheet("queue", body=((Span(f"none of {view.queue_total} matches the filter", Tone.DIM),),))
+        return PanelContent("queue", body=((Span(f"none of {view.queue_total} matches the filter", StyleRole.DIM),),))
 
     def line(index: int, part: int) -> Line:
         entry = view.queue[index]
@@ -216,27 +221,27 @@ def queue(view: ScreenView, width: int) -> Sheet:
 
     heights = [1 + len(_sentence(why, width)) for why in view.queue.whys()]
     shown = f"{len(view.queue)} of {view.queue_total}" if len(view.queue) != view.queue_total else str(view.queue_total)
-    return Sheet("queue", (Span(f"{shown} waiting", Tone.WAIT_STRONG),), in_blocks(heights, line))
+    return PanelContent("queue", (Span(f"{shown} waiting", StyleRole.WAIT_STRONG),), in_blocks(heights, line))
 
 
 def _asker(entry: QueueView, width: int) -> Line:
     left: Line = (
-        Span(f"{entry.word.glyph} ", entry.word.tone),
-        Span(f"{entry.client} ", Tone.STRONG),
-        Span(entry.id, Tone.DIM),
+        Span(f"{entry.label.glyph} ", entry.label.style),
+        Span(f"{entry.client} ", StyleRole.STRONG),
+        Span(entry.id, StyleRole.DIM),
     )
-    asks: Line = (Span(entry.prompt, Tone.TEXT),)
-    right = parts([asks, (Span(f"{entry.since:>6}", Tone.WAIT),)], width // 2)
+    asks: Line = (Span(entry.prompt, StyleRole.TEXT),)
+    right = parts([asks, (Span(f"{entry.since:>6}", StyleRole.WAIT),)], width // 2)
     return spread(left, (Span(" "), *right), width)
 
 
 # Most of a long queue says the same few sentences.
 @lru_cache(maxsize=1024)
-def _sentence(why: Why, width: int) -> tuple[Line, ...]:
-    text = f"{why.word.word}: {why.reason}" if why.reason else why.word.word
+def _sentence(why: WaitReason, width: int) -> tuple[Line, ...]:
+    text = f"{why.label.text}: {why.reason}" if why.reason else why.label.text
     first, *rest = wrap(text, width - 2) or [""]
-    state = first[: len(why.word.word)]
+    state = first[: len(why.label.text)]
     return (
-        (Span(f"  {state}", Tone.WAIT), Span(first[len(state) :])),
+        (Span(f"  {state}", StyleRole.WAIT), Span(first[len(state) :])),
         *((Span(f"  {part}"),) for part in rest),
     )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from msgspec.structs import replace
-
-from console import figures
 from console.draw import lanes
-from console.draw.frame import RowAt, Sheet, in_blocks
-from console.parts.queue import QueueView, Waiting, Why
-from console.screen import ScreenView
-from console.spans import Align, Line, Span, column, parts, wrap
-from console.tones import Tone
-from console.views import ViewState
-from console.words import STATUS_WORDS
+from console.draw.frame import PanelContent, RowAt, in_blocks
+from console.keys.views import ViewState
+from console.text import figures
+from console.text.spans import Align, Line, Span, column, parts, wrap
+from console.text.style_roles import StyleRole
+from console.viewmodel.labels import STATUS_LABELS
+from console.viewmodel.queue import QueueView, WaitingQueue, WaitReason
+from console.viewmodel.rows import ScreenView
 from engine.protocol import Status
 
 _WIDE = 92
@@ -44,19 +42,19 @@ def _columns(width: int) -> _Columns:
     return _Columns(client=max(1, width - _LEAD), request=0, asks=0, home=0)
 
 
-def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
+def content(view: ScreenView, state: ViewState, width: int, height: int) -> PanelContent:
     """A row and a reason for each request; only what is in sight is drawn."""
     if view.lanes is None or view.loading is not None:
         return replace(lanes.lanes(view, width, 1), title="queue")
     if not view.queue_total:
-        return Sheet("queue", body=((), *_nothing(view, width)))
+        return PanelContent("queue", body=((), *_nothing(view, width)))
     entries = view.queue.by_age()
     ids, whys = entries.ids(), entries.whys()
     if state.detail in ids:
         place = ids.index(state.detail)
         return _detail(entries[place], place + 1, len(entries), width)
     if not entries:
-        return Sheet("queue", body=((Span(f"none of {view.queue_total} matches the filter", Tone.DIM),),))
+        return PanelContent("queue", body=((Span(f"none of {view.queue_total} matches the filter", StyleRole.DIM),),))
     rows: list[RowAt] = []
     first = 0
     for name, why in zip(ids, whys, strict=True):
@@ -72,39 +70,43 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
         return _reason(entry.reason, width)[part - 1]
 
     head = (*_states(entries, whys, width), _titles(columns))
-    foot: Line = (Span("enter", Tone.KEY), Span(" opens a request", Tone.DIM))
+    foot: Line = (Span("enter", StyleRole.KEY), Span(" opens a request", StyleRole.DIM))
     body = in_blocks([row.lines for row in rows], line)
-    return Sheet("queue", _summary(view, entries), body, foot, head=head, rows=tuple(rows))
+    return PanelContent("queue", _summary(view, entries), body, foot, head=head, rows=tuple(rows))
 
 
 def _nothing(view: ScreenView, width: int) -> tuple[Line, ...]:
     busy, slots = (view.lanes.busy, view.lanes.slots) if view.lanes else (0, 0)
     now = "a request that comes now begins at once where its memory fits"
-    if view.header.status == STATUS_WORDS[Status.DRAINING]:
+    if view.header.status == STATUS_LABELS[Status.DRAINING]:
         now = "the engine drains and takes no request"
     elif view.link.stale:
         now = "as far as the last snapshot says"
     elif busy >= slots:
         now = "a request that comes now waits for one of them"
     sentence = wrap(f"{busy} of {figures.plural(slots, 'slot')} busy; {now}", max(10, width - 2))
-    return ((Span("○ nothing waits", Tone.TEXT),), *((Span(f"  {part}", Tone.DIM),) for part in sentence))
+    return ((Span("○ nothing waits", StyleRole.TEXT),), *((Span(f"  {part}", StyleRole.DIM),) for part in sentence))
 
 
-def _summary(view: ScreenView, entries: Waiting) -> Line:
+def _summary(view: ScreenView, entries: WaitingQueue) -> Line:
     shown = str(view.queue_total)
     if len(entries) != view.queue_total:
         shown = f"{len(entries)} of {view.queue_total}"
-    return (Span(f"{shown} waiting", Tone.WAIT), Span(f" · longest {entries[0].since}", Tone.DIM))
+    return (Span(f"{shown} waiting", StyleRole.WAIT), Span(f" · longest {entries[0].since}", StyleRole.DIM))
 
 
-def _states(entries: Waiting, whys: list[Why], width: int) -> tuple[Line, ...]:
+def _states(entries: WaitingQueue, whys: list[WaitReason], width: int) -> tuple[Line, ...]:
     """How many wait for what."""
-    counts = Counter(why.word for why in whys)
+    counts = Counter(why.label for why in whys)
     words: list[Line] = [
-        (Span(f"{word.glyph} ", Tone.WAIT), Span(f"{count} ", Tone.STRONG), Span(_number(word.word, count), Tone.DIM))
-        for word, count in counts.most_common()
+        (
+            Span(f"{label.glyph} ", StyleRole.WAIT),
+            Span(f"{count} ", StyleRole.STRONG),
+            Span(_number(label.text, count), StyleRole.DIM),
+        )
+        for label, count in counts.most_common()
     ]
-    words.append((Span(f"{figures.count(entries.prompt_tokens())} prompt tok in all", Tone.DIM),))
+    words.append((Span(f"{figures.count(entries.prompt_tokens())} prompt tok in all", StyleRole.DIM),))
     return (parts(words, width, "   "), ())
 
 
@@ -121,27 +123,27 @@ def _titles(columns: _Columns) -> Line:
         titles += [column("prompt", columns.asks, Align.RIGHT), column("at most", columns.asks, Align.RIGHT)]
     if columns.home:
         titles.append(column("home", columns.home, Align.RIGHT))
-    return (Span("".join(titles), Tone.FAINT),)
+    return (Span("".join(titles), StyleRole.FAINT),)
 
 
 def _row(entry: QueueView, number: int, columns: _Columns) -> Line:
     line = [
-        Span(column(str(number), 4, Align.RIGHT), Tone.DIM),
+        Span(column(str(number), 4, Align.RIGHT), StyleRole.DIM),
         Span(" "),
-        Span(column(entry.since, _AGE), Tone.TEXT),
-        Span(column(f"{entry.word.glyph} {entry.word.word}", _STATE - 1), Tone.WAIT),
+        Span(column(entry.since, _AGE), StyleRole.TEXT),
+        Span(column(f"{entry.label.glyph} {entry.label.text}", _STATE - 1), StyleRole.WAIT),
         Span(" "),
-        Span(column(entry.client, columns.client - 1), Tone.STRONG),
+        Span(column(entry.client, columns.client - 1), StyleRole.STRONG),
         Span(" "),
     ]
     if columns.request:
-        line.append(Span(column(entry.id, columns.request), Tone.DIM))
+        line.append(Span(column(entry.id, columns.request), StyleRole.DIM))
     if columns.asks:
         line.append(Span(column(figures.count(entry.prompt_tokens), columns.asks, Align.RIGHT)))
-        line.append(Span(column(figures.count(entry.max_tokens), columns.asks, Align.RIGHT), Tone.DIM))
+        line.append(Span(column(figures.count(entry.max_tokens), columns.asks, Align.RIGHT), StyleRole.DIM))
     if columns.home:
         home = figures.NONE if entry.home is None else str(entry.home)
-        line.append(Span(column(home, columns.home, Align.RIGHT), Tone.DIM))
+        line.append(Span(column(home, columns.home, Align.RIGHT), StyleRole.DIM))
     return tuple(line)
 
 
@@ -151,21 +153,24 @@ def _reason(reason: str, width: int) -> tuple[Line, ...]:
     first, *rest = wrap(reason, max(10, width - 7))
     if not first:
         return ()
-    return ((Span("     ↳ ", Tone.WAIT), Span(first)), *((Span("       ", Tone.WAIT), Span(text)) for text in rest))
+    return (
+        (Span("     ↳ ", StyleRole.WAIT), Span(first)),
+        *((Span("       ", StyleRole.WAIT), Span(text)) for text in rest),
+    )
 
 
-def _detail(entry: QueueView, place: int, count: int, width: int) -> Sheet:
+def _detail(entry: QueueView, place: int, count: int, width: int) -> PanelContent:
     fields = [
         ("request", entry.id),
         ("client", entry.client),
-        ("state", f"{entry.word.glyph} {entry.word.word}"),
+        ("state", f"{entry.label.glyph} {entry.label.text}"),
         ("waits", f"{entry.since}, number {place} of {count} by age"),
         ("prompt", f"{figures.count(entry.prompt_tokens)} tok"),
         ("at most", f"{figures.count(entry.max_tokens)} tok to write"),
         ("home slot", figures.NONE if entry.home is None else str(entry.home)),
     ]
-    body: list[Line] = [(Span(column(name, 12), Tone.DIM), Span(text)) for name, text in fields]
-    body += [(), (Span("why it waits", Tone.DIM),)]
-    body += [(Span(f"  {text}", Tone.WAIT),) for text in wrap(entry.reason, width - 2)]
-    summary: Line = (Span("esc", Tone.KEY), Span(" the whole queue", Tone.DIM))
-    return Sheet("waiting request", summary, tuple(body))
+    body: list[Line] = [(Span(column(name, 12), StyleRole.DIM), Span(text)) for name, text in fields]
+    body += [(), (Span("why it waits", StyleRole.DIM),)]
+    body += [(Span(f"  {text}", StyleRole.WAIT),) for text in wrap(entry.reason, width - 2)]
+    summary: Line = (Span("esc", StyleRole.KEY), Span(" the whole queue", StyleRole.DIM))
+    return PanelContent("waiting request", summary, tuple(body))

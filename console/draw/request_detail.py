@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from console import figures
-from console.bars import Part, stacked
 from console.draw import notes
-from console.draw.frame import Sheet
-from console.feeds import RequestsFed, row_key
-from console.parts.endings import ended
-from console.parts.queue import QueueView
-from console.screen import LaneView, ScreenView
-from console.spans import Line, Span, clip, column, literal, wrap
-from console.tones import Tone
-from console.words import Word
+from console.draw.bars import Part, stacked
+from console.draw.frame import PanelContent
+from console.session.fetched import find_row
+from console.text import figures
+from console.text.spans import Line, Span, clip, column, literal, wrap
+from console.text.style_roles import StyleRole
+from console.viewmodel.endings import ended
+from console.viewmodel.labels import StatusLabel
+from console.viewmodel.queue import QueueView
+from console.viewmodel.rows import LaneView, ScreenView
 from engine.protocol import LedgerRow
 
 _LABEL = 13
@@ -29,9 +29,9 @@ _SOURCES = {"none": "nothing: the prompt was read whole", "resident": "resident:
 Fact = tuple[str, str]
 
 
-def sheet(view: ScreenView, key: str, width: int) -> Sheet:
+def content(view: ScreenView, key: str, width: int) -> PanelContent:
     """The request with that key or id: as it runs, as it waits, or as it ended; where there is none, that is said."""
-    row = find(view.fed.requests, key)
+    row = find_row(view.fetched.requests, key)
     if row is not None:
         return _ended(row, width, view.textures)
     for lane in view.lanes.lanes if view.lanes is not None else ():
@@ -41,28 +41,13 @@ def sheet(view: ScreenView, key: str, width: int) -> Sheet:
         if entry.id == key:
             return _waiting(entry, width)
     name = literal(key.partition(" ")[0])
-    instead = notes.trouble(view.fed.requests.trouble, width) or ((Span("◌ not in the ledger yet", Tone.DIM),),)
-    return Sheet(f"request {name}", body=instead, foot=_FOOT)
+    instead = notes.trouble(view.fetched.requests.trouble, width) or (
+        (Span("◌ not in the ledger yet", StyleRole.DIM),),
+    )
+    return PanelContent(f"request {name}", body=instead, foot=_FOOT)
 
 
-def find(fed: RequestsFed, key: str) -> LedgerRow | None:
-    """The row with that key; or the newest with that id, which is how a request that ran meanwhile is found again."""
-    exact = next((row for row in fed.rows if row_key(row) == key), None)
-    if exact is not None:
-        return exact
-    name = key.partition(" ")[0]
-    if fed.found is not None and fed.found.id == name:
-        return fed.found
-    return next((row for row in fed.rows if row.id == key), None)
-
-
-def is_live(view: ScreenView, key: str) -> bool:
-    """Whether the request runs or waits in this picture."""
-    lanes = view.lanes.lanes if view.lanes is not None else ()
-    return any(lane.busy and lane.request == key for lane in lanes) or any(entry.id == key for entry in view.queue)
-
-
-def _ended(row: LedgerRow, width: int, textures: bool) -> Sheet:
+def _ended(row: LedgerRow, width: int, textures: bool) -> PanelContent:
     how = ended(row)
     timing: list[Fact] = [
         ("queue", figures.span(row.queue_s)),
@@ -81,7 +66,7 @@ def _ended(row: LedgerRow, width: int, textures: bool) -> Sheet:
         ),
         ("read anew", figures.plural(max(0, row.prompt_tokens - row.cached_tokens), "token")),
         ("written", f"{figures.plural(row.completion_tokens, 'token')}{limit}"),
-        ("ended", how.word.word),
+        ("ended", how.label.text),
         ("slot", figures.NONE if row.slot is None else str(row.slot)),
     ]
     whole: list[Fact] = [
@@ -93,7 +78,7 @@ def _ended(row: LedgerRow, width: int, textures: bool) -> Sheet:
         ("route", figures.NONE if row.route is None else _ROUTES.get(row.route, literal(row.route))),
     ]
     body = [
-        *_sentence(how.word, how.sentence, width),
+        *_sentence(how.label, how.sentence, width),
         (),
         *_timeline(row, width, textures),
         (),
@@ -101,14 +86,14 @@ def _ended(row: LedgerRow, width: int, textures: bool) -> Sheet:
         (),
         *(line for fact in whole for line in _fact_lines(fact, width)),
     ]
-    return Sheet(f"request {literal(row.id)}", (Span(how.word.word, how.word.tone),), tuple(body), _FOOT)
+    return PanelContent(f"request {literal(row.id)}", (Span(how.label.text, how.label.style),), tuple(body), _FOOT)
 
 
 _FOOT = notes.keys(("L", "its log lines"), ("esc", "back"))
 _FOOT_LIVE = notes.keys(("x", "cancel"), ("L", "its log lines"), ("esc", "back"))
 
 
-def _running(lane: LaneView, width: int) -> Sheet:
+def _running(lane: LaneView, width: int) -> PanelContent:
     timing: list[Fact] = [
         ("queue", figures.span(lane.queue_s)),
         ("first token", figures.span(lane.ttft_s)),
@@ -122,31 +107,31 @@ def _running(lane: LaneView, width: int) -> Sheet:
         ("slot", f"{lane.slot}, {lane.kind}"),
     ]
     body = [
-        *_sentence(lane.word, lane.text if not lane.reason else f"{lane.text}: {lane.reason}", width),
+        *_sentence(lane.label, lane.text if not lane.reason else f"{lane.text}: {lane.reason}", width),
         (),
         *_facts(timing, counts, width),
         (),
         *_fact_lines(("client", lane.client), width),
     ]
-    return Sheet(f"request {lane.request}", (Span(lane.word.word, lane.word.tone),), tuple(body), _FOOT_LIVE)
+    return PanelContent(f"request {lane.request}", (Span(lane.label.text, lane.label.style),), tuple(body), _FOOT_LIVE)
 
 
-def _waiting(entry: QueueView, width: int) -> Sheet:
-    sentence = f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word
+def _waiting(entry: QueueView, width: int) -> PanelContent:
+    sentence = f"{entry.label.text}: {entry.reason}" if entry.reason else entry.label.text
     facts: list[Fact] = [("waits for", entry.since), ("prompt", entry.prompt), ("client", entry.client)]
     body = [
-        *_sentence(entry.word, sentence, width),
+        *_sentence(entry.label, sentence, width),
         (),
         *(line for fact in facts for line in _fact_lines(fact, width)),
     ]
-    return Sheet(f"request {entry.id}", (Span("waiting", Tone.WAIT_STRONG),), tuple(body), _FOOT_LIVE)
+    return PanelContent(f"request {entry.id}", (Span("waiting", StyleRole.WAIT_STRONG),), tuple(body), _FOOT_LIVE)
 
 
-def _sentence(word: Word, sentence: str, width: int) -> list[Line]:
+def _sentence(label: StatusLabel, sentence: str, width: int) -> list[Line]:
     first, *more = wrap(sentence, max(1, width - 2))
     return [
-        (Span(f"{word.glyph} ", word.tone), Span(first, Tone.STRONG)),
-        *((Span(f"  {text}", Tone.STRONG),) for text in more),
+        (Span(f"{label.glyph} ", label.style), Span(first, StyleRole.STRONG)),
+        *((Span(f"  {text}", StyleRole.STRONG),) for text in more),
     ]
 
 
@@ -162,24 +147,24 @@ def _reading_rate(row: LedgerRow) -> str:
 def _timeline(row: LedgerRow, width: int, textures: bool) -> list[Line]:
     """Queue, prompt and answer as parts of the whole time, and what each took under it."""
     spans = [
-        ("queue", row.queue_s, Tone.WAIT, "░"),
-        ("prompt", row.prefill_s, Tone.READ, "▒"),
-        ("answer", row.decode_s, Tone.GOOD, "█"),
+        ("queue", row.queue_s, StyleRole.WAIT, "░"),
+        ("prompt", row.prefill_s, StyleRole.READ, "▒"),
+        ("answer", row.decode_s, StyleRole.GOOD, "█"),
     ]
-    known = [(name, seconds, tone, glyph) for name, seconds, tone, glyph in spans if seconds is not None]
+    known = [(name, seconds, style, glyph) for name, seconds, style, glyph in spans if seconds is not None]
     if not known:
-        return [(Span(clip(f"it got no slot in its {figures.span(row.total_s)}", width), Tone.DIM),)]
+        return [(Span(clip(f"it got no slot in its {figures.span(row.total_s)}", width), StyleRole.DIM),)]
     whole = max(row.total_s, sum(seconds for _, seconds, _, _ in known))
-    filled = [Part(seconds, tone, glyph if textures else "█") for _, seconds, tone, glyph in known]
-    bar = stacked(filled, whole, width, Part(0, Tone.TRACK, "·"))
+    filled = [Part(seconds, style, glyph if textures else "█") for _, seconds, style, glyph in known]
+    bar = stacked(filled, whole, width, Part(0, StyleRole.TRACK, "·"))
     legend: list[Line] = [
         (
-            Span(f"{glyph if textures else '■'} ", tone),
-            Span(f"{name} ", Tone.DIM),
-            Span(figures.span(seconds), Tone.TEXT),
-            Span(f"  {figures.percent(seconds, whole)}", Tone.DIM),
+            Span(f"{glyph if textures else '■'} ", style),
+            Span(f"{name} ", StyleRole.DIM),
+            Span(figures.span(seconds), StyleRole.TEXT),
+            Span(f"  {figures.percent(seconds, whole)}", StyleRole.DIM),
         )
-        for name, seconds, tone, glyph in known
+        for name, seconds, style, glyph in known
     ]
     return [bar, *notes.flowed(legend, width, "    ")]
 
@@ -194,10 +179,10 @@ def _facts(left: list[Fact], right: list[Fact], width: int) -> list[Line]:
 
 def _fact(fact: Fact, width: int) -> Line:
     label, value = fact
-    return (Span(column(label, _LABEL), Tone.DIM), Span(column(clip(value, width - _LABEL), width - _LABEL)))
+    return (Span(column(label, _LABEL), StyleRole.DIM), Span(column(clip(value, width - _LABEL), width - _LABEL)))
 
 
 def _fact_lines(fact: Fact, width: int) -> list[Line]:
     label, value = fact
     first, *more = wrap(value, max(1, width - _LABEL)) or [""]
-    return [(Span(column(label, _LABEL), Tone.DIM), Span(first)), *((Span(" " * _LABEL + text),) for text in more)]
+    return [(Span(column(label, _LABEL), StyleRole.DIM), Span(first)), *((Span(" " * _LABEL + text),) for text in more)]

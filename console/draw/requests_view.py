@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from console import figures
-from console.asks import PAGE
 from console.draw import notes, request_detail
-from console.draw.frame import DrawnAsShown, RowAt, Sheet
-from console.feeds import RequestsFed, row_key
-from console.parts.endings import ended
-from console.parts.queue import QueueView
-from console.screen import LaneView, ScreenView
-from console.spans import Align, Line, Span, cells, column, literal, wrap
-from console.tones import Tone
-from console.views import ViewState
-from console.words import Word
+from console.draw.frame import DrawnAsShown, PanelContent, RowAt
+from console.keys.views import ViewState
+from console.session.api import PAGE
+from console.session.fetched import FetchedRequests, row_key
+from console.text import figures
+from console.text.spans import Align, Line, Span, cells, column, literal, wrap
+from console.text.style_roles import StyleRole
+from console.viewmodel.endings import ended
+from console.viewmodel.labels import StatusLabel
+from console.viewmodel.queue import QueueView
+from console.viewmodel.rows import LaneView, ScreenView
 from engine.protocol import LedgerRow
 
 _KEYS = (("enter", "detail"), ("L", "its log"), ("x", "cancel"), ("/", "search"))
@@ -37,7 +37,7 @@ class Entry:
     queue: str
     first: str
     rate: str
-    word: Word
+    label: StatusLabel
     sentence: str
 
 
@@ -62,24 +62,24 @@ _COLUMNS = (
 )
 
 
-def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
+def content(view: ScreenView, state: ViewState, width: int, height: int) -> PanelContent:
     """The list, or the detail of the request that `state` opened."""
     if state.detail is not None:
-        return request_detail.sheet(view, state.detail, width)
-    fed = view.fed.requests
-    live = _live(view, fed)
-    length = len(live) + len(fed.rows)
+        return request_detail.content(view, state.detail, width)
+    fetched = view.fetched.requests
+    live = _live(view, fetched)
+    length = len(live) + len(fetched.rows)
     if not length:
-        return Sheet("requests", _summary(view, state), tuple(_nothing(fed, state, width)), _foot(view))
-    day = figures.day(fed.rows[0].finished_at) if fed.rows else ""
+        return PanelContent("requests", _summary(view, state), tuple(_nothing(fetched, state, width)), _foot(view))
+    day = figures.day(fetched.rows[0].finished_at) if fetched.rows else ""
 
     def entry(index: int) -> Entry:
         if index >= len(live):
-            return _ended(fed.rows[index - len(live)], day)
+            return _ended(fetched.rows[index - len(live)], day)
         shown = live[index]
         return _running(shown) if isinstance(shown, LaneView) else _waiting(shown)
 
-    keys = (*(_id(shown) for shown in live), *_keys(fed))
+    keys = (*(_id(shown) for shown in live), *_keys(fetched))
     chosen = keys.index(state.cursor) if state.cursor in keys else length
     rest = _rest(entry(chosen), width) if chosen < length else ()
 
@@ -88,13 +88,13 @@ def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
             return _line(entry(line), width)
         return rest[line - chosen - 1] if line <= chosen + len(rest) else _line(entry(line - len(rest)), width)
 
-    return Sheet(
+    return PanelContent(
         "requests",
         _summary(view, state),
         DrawnAsShown(length + len(rest), draw),
         _foot(view),
-        head=(*notes.trouble(fed.trouble, width), _titles(width)),
-        rows=_rows(live, fed, chosen, len(rest)),
+        head=(*notes.trouble(fetched.trouble, width), _titles(width)),
+        rows=_rows(live, fetched, chosen, len(rest)),
     )
 
 
@@ -103,11 +103,11 @@ def _foot(view: ScreenView) -> Line:
     return notes.keys(*(key for key in _KEYS if view.writes or key[0] != "x"))
 
 
-def _live(view: ScreenView, fed: RequestsFed) -> list[LaneView | QueueView]:
+def _live(view: ScreenView, fetched: FetchedRequests) -> list[LaneView | QueueView]:
     """What runs, and those that wait longest: the queue view has them all, and they must not hide what ended."""
     if view.lanes is None:
         return []
-    over = {row.id for row in fed.rows[:PAGE]}
+    over = {row.id for row in fetched.rows[:PAGE]}
     busy = [lane for lane in view.lanes.lanes if lane.busy and lane.request not in over]
     return [*busy, *[entry for entry in view.queue[:_WAITING_SHOWN] if entry.id not in over]]
 
@@ -117,24 +117,24 @@ def _id(shown: LaneView | QueueView) -> str:
 
 
 @lru_cache(maxsize=4)
-def _keys(fed: RequestsFed) -> tuple[str, ...]:
-    return tuple(map(row_key, fed.rows))
+def _keys(fetched: FetchedRequests) -> tuple[str, ...]:
+    return tuple(map(row_key, fetched.rows))
 
 
 @lru_cache(maxsize=8)
-def _ledger_rows(fed: RequestsFed, first: int) -> tuple[RowAt, ...]:
+def _ledger_rows(fetched: FetchedRequests, first: int) -> tuple[RowAt, ...]:
     """The ledger's rows, a line each, from line `first` on."""
-    return tuple(RowAt(key, first + index) for index, key in enumerate(_keys(fed)))
+    return tuple(RowAt(key, first + index) for index, key in enumerate(_keys(fetched)))
 
 
-def _rows(live: list[LaneView | QueueView], fed: RequestsFed, chosen: int, more: int) -> tuple[RowAt, ...]:
+def _rows(live: list[LaneView | QueueView], fetched: FetchedRequests, chosen: int, more: int) -> tuple[RowAt, ...]:
     """A line for each request, `more` for the one that is chosen: put together from what is kept between frames."""
-    plain = (*(RowAt(_id(shown), index) for index, shown in enumerate(live)), *_ledger_rows(fed, len(live)))
+    plain = (*(RowAt(_id(shown), index) for index, shown in enumerate(live)), *_ledger_rows(fetched, len(live)))
     if not more:
         return plain
     moved = (
         *(RowAt(_id(shown), index + more) for index, shown in enumerate(live)),
-        *_ledger_rows(fed, len(live) + more),
+        *_ledger_rows(fetched, len(live) + more),
     )
     return (*plain[:chosen], plain[chosen]._replace(lines=1 + more), *moved[chosen + 1 :])
 
@@ -150,7 +150,7 @@ def _running(lane: LaneView) -> Entry:
         queue=figures.short_span(lane.queue_s),
         first=figures.short_span(lane.ttft_s),
         rate=figures.rate(lane.tok_s),
-        word=lane.word,
+        label=lane.label,
         sentence=sentence,
     )
 
@@ -165,8 +165,8 @@ def _waiting(entry: QueueView) -> Entry:
         queue=entry.since.replace(" ", ""),
         first="",
         rate="",
-        word=entry.word,
-        sentence=f"{entry.word.word}: {entry.reason}" if entry.reason else entry.word.word,
+        label=entry.label,
+        sentence=f"{entry.label.text}: {entry.reason}" if entry.reason else entry.label.text,
     )
 
 
@@ -182,7 +182,7 @@ def _ended(row: LedgerRow, today: str) -> Entry:
         queue=figures.short_span(row.queue_s),
         first=figures.short_span(row.ttft_s),
         rate=figures.rate(row.tok_s),
-        word=how.word,
+        label=how.label,
         sentence=how.sentence,
     )
 
@@ -209,25 +209,32 @@ def _used(width: int) -> int:
 def _titles(width: int) -> Line:
     text = f"{column('ended', _TIME)} {column('client', _client_width(width))}"
     text += "".join(f" {column(each.title, each.width, Align.RIGHT)}" for each in _shown(width))
-    return (Span(column(f"{text}    how it ended", width), Tone.FAINT),)
+    return (Span(column(f"{text}    how it ended", width), StyleRole.FAINT),)
 
 
 def _line(entry: Entry, width: int) -> Line:
     line = [
-        Span(column(entry.time, _TIME), Tone.DIM),
-        Span(f" {column(entry.client, _client_width(width))}", Tone.STRONG),
+        Span(column(entry.time, _TIME), StyleRole.DIM),
+        Span(f" {column(entry.client, _client_width(width))}", StyleRole.STRONG),
     ]
     line += [Span(f" {column(each.figure(entry), each.width, Align.RIGHT)}") for each in _shown(width)]
     room = width - _used(width)
     line += [
-        Span(f"  {entry.word.glyph} ", entry.word.tone),
-        Span(column(entry.sentence, room - 2), entry.word.tone if _stands_out(entry.word) else Tone.TEXT),
+        Span(f"  {entry.label.glyph} ", entry.label.style),
+        Span(column(entry.sentence, room - 2), entry.label.style if _stands_out(entry.label) else StyleRole.TEXT),
     ]
     return tuple(line)
 
 
-def _stands_out(word: Word) -> bool:
-    return word.tone in (Tone.BAD, Tone.BAD_STRONG, Tone.WAIT, Tone.WAIT_STRONG, Tone.GOOD_STRONG, Tone.READ_STRONG)
+def _stands_out(label: StatusLabel) -> bool:
+    return label.style in (
+        StyleRole.BAD,
+        StyleRole.BAD_STRONG,
+        StyleRole.WAIT,
+        StyleRole.WAIT_STRONG,
+        StyleRole.GOOD_STRONG,
+        StyleRole.READ_STRONG,
+    )
 
 
 def _rest(entry: Entry, width: int) -> tuple[Line, ...]:
@@ -235,31 +242,31 @@ def _rest(entry: Entry, width: int) -> tuple[Line, ...]:
     if cells(entry.sentence) <= width - _used(width) - 2:
         return ()
     return tuple(
-        (Span("  ↳ " if n == 0 else "    ", Tone.DIM), Span(text))
+        (Span("  ↳ " if n == 0 else "    ", StyleRole.DIM), Span(text))
         for n, text in enumerate(wrap(entry.sentence, width - 4))
     )
 
 
 def _summary(view: ScreenView, state: ViewState) -> Line:
-    fed = view.fed.requests
+    fetched = view.fetched.requests
     line: list[Span] = []
     if state.filter.strip():
-        line += [Span(f"only “{literal(state.filter.strip())}”", Tone.WAIT), Span(" · ", Tone.DIM)]
+        line += [Span(f"only “{literal(state.filter.strip())}”", StyleRole.WAIT), Span(" · ", StyleRole.DIM)]
     running = view.lanes.busy if view.lanes is not None else 0
-    line.append(Span(f"{running} run, {figures.count(view.queue_total)} wait", Tone.DIM))
-    if fed.total is not None and fed.trouble is None:
-        line.append(Span(f" · {figures.count(fed.total)} in the ledger", Tone.DIM))
+    line.append(Span(f"{running} run, {figures.count(view.queue_total)} wait", StyleRole.DIM))
+    if fetched.total is not None and fetched.trouble is None:
+        line.append(Span(f" · {figures.count(fetched.total)} in the ledger", StyleRole.DIM))
         # The rest comes as one scrolls.
-        if len(fed.rows) < fed.total:
-            line.append(Span(f", {figures.count(len(fed.rows))} here", Tone.DIM))
+        if len(fetched.rows) < fetched.total:
+            line.append(Span(f", {figures.count(len(fetched.rows))} here", StyleRole.DIM))
     return tuple(line)
 
 
-def _nothing(fed: RequestsFed, state: ViewState, width: int) -> list[Line]:
-    if fed.trouble is not None:
-        return list(notes.trouble(fed.trouble, width))
-    if fed.total is None:
-        return [(Span("◌ asking for the ledger …", Tone.DIM),)]
+def _nothing(fetched: FetchedRequests, state: ViewState, width: int) -> list[Line]:
+    if fetched.trouble is not None:
+        return list(notes.trouble(fetched.trouble, width))
+    if fetched.total is None:
+        return [(Span("◌ asking for the ledger …", StyleRole.DIM),)]
     if state.filter.strip():
-        return [(Span(f"○ no request matches “{literal(state.filter.strip())}”", Tone.DIM),)]
-    return [(Span("○ no request ended yet", Tone.DIM),)]
+        return [(Span(f"○ no request matches “{literal(state.filter.strip())}”", StyleRole.DIM),)]
+    return [(Span("○ no request ended yet", StyleRole.DIM),)]

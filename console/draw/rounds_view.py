@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from dataclasses import replace
 
-from console import figures
-from console.bars import FILL, TRACK
 from console.draw import lanes
-from console.draw.frame import Sheet
-from console.parts.rounds import LEAST_ALONE
-from console.screen import RoundSize, RoundsView, ScreenView
-from console.spans import Align, Line, Span, column, parts, width_of, wrap
-from console.tones import Tone
-from console.views import ViewState
+from console.draw.bars import FILL, TRACK
+from console.draw.frame import PanelContent
+from console.keys.views import ViewState
+from console.text import figures
+from console.text.spans import Align, Line, Span, column, parts, width_of, wrap
+from console.text.style_roles import StyleRole
+from console.viewmodel.rounds import LEAST_ALONE
+from console.viewmodel.rows import RoundSize, RoundsView, ScreenView
 
 _WIDE = 96
 _WIDEST_COLUMN = 16
@@ -20,22 +20,22 @@ _WIDEST_COLUMN = 16
 _LOWEST, _TALLEST = 4, 12
 
 
-def sheet(view: ScreenView, state: ViewState, width: int, height: int) -> Sheet:
+def content(view: ScreenView, state: ViewState, width: int, height: int) -> PanelContent:
     """A histogram of the rounds by size, their figures, the total over one stream, and drafts by depth."""
     if view.lanes is None or view.loading is not None or view.rounds is None:
         return replace(lanes.lanes(view, width, 1), title="rounds")
     shown = view.rounds
     if not shown.sizes:
-        return Sheet("rounds", body=((), (Span("○ no round was measured yet", Tone.DIM),)))
+        return PanelContent("rounds", body=((), (Span("○ no round was measured yet", StyleRole.DIM),)))
     above = [*_table(shown, width), (), *_total(shown, width), ()]
     below = [(), *_depths(shown, width)]
     tall = max(_LOWEST, min(_TALLEST, height - len(above) - len(below) - 3))
     body = (*above, *_histogram(shown, width, tall), *below)
     summary: Line = (
-        Span(figures.plural(shown.rounds, "round"), Tone.TEXT),
-        Span(f" · {figures.span(shown.seconds)} in them", Tone.DIM),
+        Span(figures.plural(shown.rounds, "round"), StyleRole.TEXT),
+        Span(f" · {figures.span(shown.seconds)} in them", StyleRole.DIM),
     )
-    return Sheet("rounds", summary, body)
+    return PanelContent("rounds", summary, body)
 
 
 def _ms(value: float) -> str:
@@ -55,8 +55,8 @@ def _table(shown: RoundsView, width: int) -> list[Line]:
     cells = list(zip(titles, widths, strict=True))
     if width < sum(widths):
         cells = [cell for cell in cells if cell[0] != "tok"]
-    head: Line = tuple(Span(column(title, room, Align.RIGHT), Tone.FAINT) for title, room in cells)
-    lines = [(*head, Span("   share of the time", Tone.FAINT)) if wide else head]
+    head: Line = tuple(Span(column(title, room, Align.RIGHT), StyleRole.FAINT) for title, room in cells)
+    lines = [(*head, Span("   share of the time", StyleRole.FAINT)) if wide else head]
     bar = max(0, width - width_of(head) - 3) if wide else 0
     return lines + [_size(size, cells, bar) for size in shown.sizes]
 
@@ -72,33 +72,33 @@ def _size(size: RoundSize, cells: list[tuple[str, int]], bar: int) -> Line:
         "×": _times(size.ratio),
         "time": figures.percent(size.share, 1.0),
     }
-    tones = {"slots": Tone.STRONG, "p95": Tone.DIM, "tok/s": Tone.GOOD, "×": Tone.STRONG}
+    styles = {"slots": StyleRole.STRONG, "p95": StyleRole.DIM, "tok/s": StyleRole.GOOD, "×": StyleRole.STRONG}
     line = []
     for title, room in cells:
         key = title if title in figure else title.split(" ")[0].split("/")[0]
-        line.append(Span(column(figure[key], room, Align.RIGHT), tones.get(key, Tone.TEXT)))
+        line.append(Span(column(figure[key], room, Align.RIGHT), styles.get(key, StyleRole.TEXT)))
     if bar:
-        line += [Span("   "), *_bar(size.share, bar, Tone.KV)]
+        line += [Span("   "), *_bar(size.share, bar, StyleRole.KV)]
     return tuple(line)
 
 
-def _bar(share: float, width: int, tone: Tone) -> Line:
+def _bar(share: float, width: int, style: StyleRole) -> Line:
     filled = min(width, max(1 if share > 0 else 0, round(share * width)))
-    return (Span(FILL * filled, tone), Span(TRACK * (width - filled), Tone.TRACK))
+    return (Span(FILL * filled, style), Span(TRACK * (width - filled), StyleRole.TRACK))
 
 
 def _total(shown: RoundsView, width: int) -> list[Line]:
     """What all the rounds come to, and what one stream would have."""
     facts: list[Line] = [
-        (Span("all rounds ", Tone.DIM), Span(f"{figures.rate(shown.tok_s)} tok/s", Tone.GOOD_STRONG)),
+        (Span("all rounds ", StyleRole.DIM), Span(f"{figures.rate(shown.tok_s)} tok/s", StyleRole.GOOD_STRONG)),
     ]
     if shown.ratio is not None:
-        facts.append((Span(_times(shown.ratio), Tone.STRONG), Span(" one stream alone", Tone.DIM)))
-    facts.append((Span(f"{figures.count(shown.tokens)} tok", Tone.TEXT),))
+        facts.append((Span(_times(shown.ratio), StyleRole.STRONG), Span(" one stream alone", StyleRole.DIM)))
+    facts.append((Span(f"{figures.count(shown.tokens)} tok", StyleRole.TEXT),))
     note = "measured from the rounds' own times; reading prompts and pauses between rounds are not in it"
     if shown.ratio is None:
         note = f"fewer than {LEAST_ALONE} rounds with one slot were measured, too few to compare with one stream"
-    return [parts(facts, width, "   "), *((Span(text, Tone.FAINT),) for text in wrap(note, width))]
+    return [parts(facts, width, "   "), *((Span(text, StyleRole.FAINT),) for text in wrap(note, width))]
 
 
 def _histogram(shown: RoundsView, width: int, height: int) -> list[Line]:
@@ -109,18 +109,18 @@ def _histogram(shown: RoundsView, width: int, height: int) -> list[Line]:
     counts = {size.rows: size.rounds for size in shown.sizes}
     cell = max(3, min(_WIDEST_COLUMN, (width - 8) // len(sizes)))
     eighths = {rows: _eighths(counts.get(rows, 0), most, height) for rows in sizes}
-    lines: list[Line] = [(Span("rounds by the slots that shared them", Tone.DIM),)]
+    lines: list[Line] = [(Span("rounds by the slots that shared them", StyleRole.DIM),)]
     for row in range(height - 1, -1, -1):
         mark = figures.brief(most) if row == height - 1 else "0" if row == 0 else ""
-        spans = [Span(column(mark, 6, Align.RIGHT), Tone.FAINT), Span("  ")]
+        spans = [Span(column(mark, 6, Align.RIGHT), StyleRole.FAINT), Span("  ")]
         for rows in sizes:
             level = max(0, min(8, eighths[rows] - 8 * row))
             block = " ▁▂▃▄▅▆▇█"[level] * (cell - 2)
-            spans += [Span(block, Tone.GOOD), Span("  ")]
+            spans += [Span(block, StyleRole.GOOD), Span("  ")]
         lines.append(tuple(spans))
-    lines.append((Span(" " * 8), *(Span(column(str(rows).center(cell - 2), cell), Tone.STRONG) for rows in sizes)))
+    lines.append((Span(" " * 8), *(Span(column(str(rows).center(cell - 2), cell), StyleRole.STRONG) for rows in sizes)))
     numbers = (column(figures.brief(counts.get(rows, 0)).center(cell - 2), cell) for rows in sizes)
-    lines.append((Span(" " * 8), *(Span(number, Tone.DIM) for number in numbers)))
+    lines.append((Span(" " * 8), *(Span(number, StyleRole.DIM) for number in numbers)))
     return lines
 
 
@@ -131,17 +131,22 @@ def _eighths(count: int, most: int, height: int) -> int:
 def _depths(shown: RoundsView, width: int) -> list[Line]:
     """How many drafted tokens were accepted at each depth."""
     if not shown.drafters and not shown.drafted:
-        return [(Span("drafts  ", Tone.DIM), Span("no drafter runs: each round writes one token a slot", Tone.FAINT))]
+        return [
+            (
+                Span("drafts  ", StyleRole.DIM),
+                Span("no drafter runs: each round writes one token a slot", StyleRole.FAINT),
+            )
+        ]
     facts: list[Line] = [
-        (Span("drafts ", Tone.DIM), Span(", ".join(shown.drafters) or figures.NONE)),
-        (Span(figures.percent(shown.accepted, shown.drafted), Tone.STRONG), Span(" accepted", Tone.DIM)),
-        (Span(f"{figures.count(shown.accepted)} of {figures.count(shown.drafted)}", Tone.DIM),),
+        (Span("drafts ", StyleRole.DIM), Span(", ".join(shown.drafters) or figures.NONE)),
+        (Span(figures.percent(shown.accepted, shown.drafted), StyleRole.STRONG), Span(" accepted", StyleRole.DIM)),
+        (Span(f"{figures.count(shown.accepted)} of {figures.count(shown.drafted)}", StyleRole.DIM),),
     ]
     lines: list[Line] = [parts(facts, width, "   ")]
     most = max(shown.depths, default=0)
     for depth, accepted in enumerate(shown.depths, 1):
         share = accepted / most if most else 0.0
-        bar = _bar(share, max(10, min(60, width - 24)), Tone.STATE)
-        name = Span(column(f"depth {depth}", 9), Tone.DIM)
+        bar = _bar(share, max(10, min(60, width - 24)), StyleRole.STATE)
+        name = Span(column(f"depth {depth}", 9), StyleRole.DIM)
         lines.append((name, *bar, Span(column(figures.count(accepted), 10, Align.RIGHT))))
     return lines

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from console.spans import Line, Span, fit, width_of
-from console.timeline import TapeView
-from console.tones import Tone
+from console.history.timeline import TapeView
+from console.text.spans import Line, Span, fit, width_of
+from console.text.style_roles import StyleRole
 
 _KEYS = (("← →", "1 s"), ("⇧← ⇧→", "1 min"), ("+ -", "speed"), ("g", "time"))
 _LEAST_TRACK = 10
@@ -22,13 +22,13 @@ def scrub(view: TapeView, width: int) -> Line:
     now = clock_of(view.position)
     if datetime.fromtimestamp(view.begin).date() != datetime.fromtimestamp(view.end).date():
         now = f"{datetime.fromtimestamp(view.position):%d %b} {now}"
-    glyph, tone = ("▶", Tone.BAR_GOOD) if view.playing else ("‖", Tone.BAR_WAIT)
-    left: Line = (Span(f" {glyph} {view.speed}x ", tone), Span(f" {now}  ", Tone.BAR_STRONG))
+    glyph, style = ("▶", StyleRole.BAR_GOOD) if view.playing else ("‖", StyleRole.BAR_WAIT)
+    left: Line = (Span(f" {glyph} {view.speed}x ", style), Span(f" {now}  ", StyleRole.BAR_STRONG))
     grows = " ◉" if view.growing else ""
-    ends: Line = (Span(f"  {clock_of(view.begin)} – {clock_of(view.end)}{grows} ", Tone.BAR_DIM),)
+    ends: Line = (Span(f"  {clock_of(view.begin)} – {clock_of(view.end)}{grows} ", StyleRole.BAR_DIM),)
     keys: list[Span] = []
     for key, label in (("space", "pause" if view.playing else "play"), *_KEYS):
-        more = [Span(f"  {key}", Tone.BAR_BRAND), Span(f" {label}", Tone.BAR_TEXT)]
+        more = [Span(f"  {key}", StyleRole.BAR_BRAND), Span(f" {label}", StyleRole.BAR_TEXT)]
         if width_of((*left, *ends, *keys, *more)) + 2 * _LEAST_TRACK > width:
             break
         keys += more
@@ -36,7 +36,7 @@ def scrub(view: TapeView, width: int) -> Line:
     if room < _LEAST_TRACK:
         ends = ()
         room = width - width_of(left) - 1
-    return fit((*left, *_track(view, max(0, room)), *ends, *keys), width, Tone.BAR_TEXT)
+    return fit((*left, *_track(view, max(0, room)), *ends, *keys), width, StyleRole.BAR_TEXT)
 
 
 def _track(view: TapeView, width: int) -> Line:
@@ -49,10 +49,10 @@ def _track(view: TapeView, width: int) -> Line:
         return max(0, min(width - 1, int((when - view.begin) / length * width)))
 
     here = cell(view.position)
-    spans = [Span("━", Tone.BAR_GOOD) if place < here else Span("─", Tone.BAR_DIM) for place in range(width)]
+    spans = [Span("━", StyleRole.BAR_GOOD) if place < here else Span("─", StyleRole.BAR_DIM) for place in range(width)]
     for gap in view.gaps:
-        mark = Span("·", Tone.BAR_DIM) if gap.reason is None else Span("×", Tone.BAR_BAD)
+        mark = Span("·", StyleRole.BAR_DIM) if gap.reason is None else Span("×", StyleRole.BAR_BAD)
         for place in range(cell(gap.begin), cell(gap.end) + 1):
             spans[place] = mark
-    spans[here] = Span("●", Tone.BAR_STRONG)
+    spans[here] = Span("●", StyleRole.BAR_STRONG)
     return tuple(spans)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from console import figures
-from console.history import LaneTrack
-from console.phases import PHASE_SIGNS, Phase, dominant, seconds_by_phase
-from console.spans import Line, Span, parts, width_of
-from console.tones import Tone
+from console.history.phases import Phase, dominant, seconds_by_phase
+from console.history.rates import LaneTrack
+from console.text import figures
+from console.text.spans import Line, Span, parts, width_of
+from console.text.style_roles import StyleRole
+from console.viewmodel.labels import PHASE_LABELS
 
 # Seconds that a cell may stand for: steps that a person counts in.
 _STEPS = (1, 2, 3, 5, 10, 15, 20, 30, 60, 120, 300)
@@ -28,8 +29,8 @@ def strip(phases: Sequence[Phase], width: int, step: int) -> Line:
     cells = phases[:width] if step == 1 else [dominant(phases[at : at + step]) for at in starts]
     spans = []
     for phase, run in groupby(cells):
-        sign = PHASE_SIGNS[phase]
-        spans.append(Span(sign.glyph * len(list(run)), sign.tone))
+        sign = PHASE_LABELS[phase]
+        spans.append(Span(sign.glyph * len(list(run)), sign.style))
     if len(cells) < width:
         spans.append(Span(" " * (width - len(cells))))
     return tuple(spans)
@@ -46,8 +47,8 @@ def legend(width: int) -> Line:
     """What the glyphs of a strip stand for, as many as fit, in the order in which a request goes through them."""
     entries: dict[Phase, Line] = {}
     for phase in _LEGEND:
-        sign = PHASE_SIGNS[phase]
-        entry: Line = (Span(sign.glyph, sign.tone), Span(f" {sign.word}", Tone.DIM))
+        sign = PHASE_LABELS[phase]
+        entry: Line = (Span(sign.glyph, sign.style), Span(f" {sign.text}", StyleRole.DIM))
         width -= width_of(entry) + 2
         if width < -2:
             break
@@ -70,12 +71,12 @@ def spent(phases: Sequence[tuple[Phase, str]], width: int, step: int, *, words: 
     long a cell of the strip is."""
     entries: list[Line] = []
     for phase, seconds in phases:
-        sign = PHASE_SIGNS[phase]
-        name = f"{sign.glyph} {sign.word} " if words else f"{sign.glyph} "
+        sign = PHASE_LABELS[phase]
+        name = f"{sign.glyph} {sign.text} " if words else f"{sign.glyph} "
         if phase is Phase.UNSEEN:
-            name = f"{sign.word} "
-        entries.append((Span(name, sign.tone), Span(seconds)))
-    return parts([*entries, (Span(f"{whole_span(step)} a cell", Tone.FAINT),)], width)
+            name = f"{sign.text} "
+        entries.append((Span(name, sign.style), Span(seconds)))
+    return parts([*entries, (Span(f"{whole_span(step)} a cell", StyleRole.FAINT),)], width)
 
 
 def whole_span(seconds: int) -> str:

@@ -14,15 +14,15 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from console import paint
-from console.arrange import PANELS, Arrangement, Facts, Region, arrange
-from console.cursor import settled
-from console.draw.frame import Frame, Sheet, framed, scroll_limit
-from console.look import Look, faded
-from console.screen import ScreenView
-from console.spans import Line, width_of
-from console.tones import Tone
-from console.views import DIGITS, ViewName, ViewState
+from console.draw import regions
+from console.draw.arrange import PANELS, Arrangement, Facts, Region, arrange
+from console.draw.cursor import settled
+from console.draw.frame import Frame, PanelContent, framed, scroll_limit
+from console.draw.theme import Theme, faded
+from console.keys.views import DIGITS, ViewName, ViewState
+from console.text.spans import Line, width_of
+from console.text.style_roles import StyleRole
+from console.viewmodel.rows import ScreenView
 
 _EMPTY = Arrangement({}, 1)
 _WHEEL_ROWS = 3
@@ -49,32 +49,32 @@ class RegionWidget(Widget):
     }
     """
 
-    def __init__(self, region: Region, look: Look) -> None:
+    def __init__(self, region: Region, theme: Theme) -> None:
         super().__init__(id=region.value)
         self.region_name = region
         self.offset_rows = 0
-        self.sheet: Sheet | None = None
+        self.content: PanelContent | None = None
         self._rows: tuple[Line, ...] = ()
         self._strips: list[Strip] = []
         self._live = True
         self._drawn: tuple[object, ...] = ()
-        self._look = look
-        self._faded = faded(look)
+        self._theme = theme
+        self._faded = faded(theme)
 
-    def set_look(self, look: Look) -> None:
-        """Draw in another look from now on."""
-        self._look, self._faded = look, faded(look)
+    def set_theme(self, theme: Theme) -> None:
+        """Draw with another theme from now on."""
+        self._theme, self._faded = theme, faded(theme)
         self._strips = [self._strip(row) for row in self._rows]
         self.refresh()
 
     def draw_view(self, name: ViewName, view: ScreenView, state: ViewState, arrangement: Arrangement) -> ViewState:
         """Take in a frame of a whole view; returns the state with its cursor and offset where they now are."""
         box = arrangement.boxes[self.region_name]
-        sheet = paint.view_sheet(name, view, state, box)
-        state = settled(self.sheet, sheet, state, box.height)
-        self.sheet = sheet
+        content = regions.view_content(name, view, state, box)
+        state = settled(self.content, content, state, box.height)
+        self.content = content
         frame = Frame(box.width, box.height, state.offset, DIGITS[name], True, state.cursor)
-        self._repaint(framed(sheet, frame), not (view.link.stale and view.lanes is not None))
+        self._repaint(framed(content, frame), not (view.link.stale and view.lanes is not None))
         return state
 
     def draw(self, view: ScreenView, arrangement: Arrangement, focused: Region | None, open_view: ViewName) -> None:
@@ -83,17 +83,17 @@ class RegionWidget(Widget):
             return
         name = self.region_name
         box = arrangement.boxes[name]
-        shown = paint.parts_shown(name, view)
+        shown = regions.parts_shown(name, view)
         drawn = (shown, box, arrangement.lane_form, self.offset_rows, focused is name, open_view)
         if drawn == self._drawn:
             rows = self._rows
         elif name not in PANELS:
-            rows = paint.bar(name, view, arrangement, open_view)
+            rows = regions.bar(name, view, arrangement, open_view)
         else:
-            sheet = paint.sheet(name, view, arrangement)
-            self.offset_rows = min(self.offset_rows, scroll_limit(sheet, box.height))
-            frame = Frame(box.width, box.height, self.offset_rows, DIGITS[paint.OPENS[name]], focused is name)
-            rows = framed(sheet, frame)
+            content = regions.panel_content(name, view, arrangement)
+            self.offset_rows = min(self.offset_rows, scroll_limit(content, box.height))
+            frame = Frame(box.width, box.height, self.offset_rows, DIGITS[regions.OPENS[name]], focused is name)
+            rows = framed(content, frame)
         self._drawn = drawn
         self._repaint(rows, not (view.link.stale and view.lanes is not None) or self.region_name not in PANELS)
 
@@ -111,13 +111,13 @@ class RegionWidget(Widget):
             self.refresh(*_runs(changed, self.size.width))
 
     def _strip(self, row: Line) -> Strip:
-        return Strip((self._look if self._live else self._faded).segments(row), width_of(row))
+        return Strip((self._theme if self._live else self._faded).segments(row), width_of(row))
 
     def render_lines(self, crop: Area) -> list[Strip]:
         width = self.size.width
         if self._strips and crop == (0, 0, width, len(self._strips)) and self._strips[0].cell_length == width:
             return self._strips
-        blank = Strip.blank(width, self._look.styles[Tone.TEXT])
+        blank = Strip.blank(width, self._theme.styles[StyleRole.TEXT])
         strips = [self._strips[y] if y < len(self._strips) else blank for y in range(crop.y, crop.bottom)]
         return [strip.crop_extend(crop.x, crop.right, None) for strip in strips]
 
@@ -168,15 +168,15 @@ class Board(Widget):
     }
     """
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, theme: Theme) -> None:
         super().__init__()
-        self._look = look
+        self._theme = theme
         self._placing = BoardLayout()
         self._facts: Facts | None = None
         self._view: ScreenView | None = None
         self._open = ViewName.OVERVIEW
         self._state = ViewState()
-        self.regions: Sequence[RegionWidget] = [RegionWidget(region, look) for region in Region]
+        self.regions: Sequence[RegionWidget] = [RegionWidget(region, theme) for region in Region]
         self.chosen: Region = Region.LANES
 
     @property
@@ -192,11 +192,11 @@ class Board(Widget):
         return [panel for panel in PANELS if panel in self._placing.arrangement.boxes]
 
     @property
-    def sheet(self) -> Sheet | None:
+    def content(self) -> PanelContent | None:
         """What the view that is open says in whole; None on the overview."""
         if self._open is ViewName.OVERVIEW:
             return None
-        return self._widget(Region.VIEW).sheet
+        return self._widget(Region.VIEW).content
 
     @property
     def view_height(self) -> int:
@@ -207,8 +207,8 @@ class Board(Widget):
     @property
     def at_end(self) -> bool:
         """Whether the last lines of the view that is open are in sight, or within one more screen."""
-        sheet = self.sheet
-        return sheet is not None and self._state.offset + self.view_height >= scroll_limit(sheet, self.view_height)
+        content = self.content
+        return content is not None and self._state.offset + self.view_height >= scroll_limit(content, self.view_height)
 
     def show(self, view: ScreenView, name: ViewName, state: ViewState) -> ViewState:
         """Draw a frame, moving regions only where its facts ask for another arrangement.
@@ -216,16 +216,16 @@ class Board(Widget):
         Returns the state with its cursor and offset as they stand on this frame.
         """
         if name is not self._open:
-            self._widget(Region.VIEW).sheet = None
+            self._widget(Region.VIEW).content = None
         self._view, self._open, self._state = view, name, state
         self._redraw()
         return self._state
 
-    def set_look(self, look: Look) -> None:
-        """Draw in another look from now on."""
-        self._look = look
+    def set_theme(self, theme: Theme) -> None:
+        """Draw with another theme from now on."""
+        self._theme = theme
         for widget in self.regions:
-            widget.set_look(look)
+            widget.set_theme(theme)
 
     def choose(self, panel: Region) -> None:
         """Give the arrow keys to a panel."""
@@ -249,7 +249,7 @@ class Board(Widget):
         if self._view is None or not self.size.width:
             return
         alone = self._open is not ViewName.OVERVIEW
-        facts = paint.facts(self._view, self.size.width, alone=alone)
+        facts = regions.facts(self._view, self.size.width, alone=alone)
         if facts != self._facts:
             self._facts = facts
             self._placing.arrangement = arrange(self.size.width, self.size.height, facts)

@@ -13,10 +13,10 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from console.look import Look
-from console.orders import Question
-from console.tones import Tone
-from console.widgets.theme import plain_ascii
+from console.draw.theme import Theme
+from console.text.style_roles import StyleRole
+from console.viewmodel.confirmations import Question
+from console.widgets.textual_theme import plain_ascii
 
 YES = ("y", "enter")
 MOMENT_S = 0.3
@@ -58,9 +58,9 @@ class ConfirmScreen(ModalScreen[bool]):
     ConfirmScreen Static { width: 1fr; background: transparent; }
     """
 
-    def __init__(self, look: Look, question: Question, url: str) -> None:
+    def __init__(self, theme: Theme, question: Question, url: str) -> None:
         super().__init__()
-        self._look = look
+        self._theme = theme
         self._question = question
         self._url = url
         self._quiet_since = math.inf
@@ -81,7 +81,7 @@ class ConfirmScreen(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = "to be confirmed"
-            plain_ascii(box, self._look)
+            plain_ascii(box, self._theme)
             yield Static(self._text(), markup=False)
 
     def action_answer(self, yes: bool) -> None:
@@ -91,13 +91,13 @@ class ConfirmScreen(ModalScreen[bool]):
         self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
 
     def _text(self) -> Text:
-        styles = self._look.styles
+        styles = self._theme.styles
         text = Text()
-        text.append(self._look.shown(self._question.title) + "\n\n", styles[Tone.STRONG])
-        text.append(self._look.shown(self._question.text) + "\n\n", styles[Tone.TEXT])
-        text.append(f"at {self._url}\n\n", styles[Tone.DIM])
-        text.append("y", styles[Tone.KEY])
-        text.append(f"  yes, {self._question.yes}      ", styles[Tone.TEXT])
-        text.append("n", styles[Tone.KEY])
-        text.append("  no, leave it", styles[Tone.TEXT])
+        text.append(self._theme.shown(self._question.title) + "\n\n", styles[StyleRole.STRONG])
+        text.append(self._theme.shown(self._question.text) + "\n\n", styles[StyleRole.TEXT])
+        text.append(f"at {self._url}\n\n", styles[StyleRole.DIM])
+        text.append("y", styles[StyleRole.KEY])
+        text.append(f"  yes, {self._question.yes}      ", styles[StyleRole.TEXT])
+        text.append("n", styles[StyleRole.KEY])
+        text.append("  no, leave it", styles[StyleRole.TEXT])
         return text

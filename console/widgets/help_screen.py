@@ -15,25 +15,25 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from console.actions import Action, groups
-from console.look import Look
-from console.tones import Tone
-from console.widgets.theme import plain_ascii
-from console.words import FINISH_WORDS, LANE_WORDS, LEVEL_WORDS, ROLE_WORDS, WAIT_WORDS, Word
+from console.draw.theme import Theme
+from console.keys.actions import Action, groups
+from console.text.style_roles import StyleRole
+from console.viewmodel.labels import FINISH_LABELS, LANE_LABELS, LEVEL_LABELS, ROLE_LABELS, WAIT_LABELS, StatusLabel
+from console.widgets.textual_theme import plain_ascii
 
 _ALL = 1 << 20
-_SIGNS: tuple[tuple[str, Sequence[Word]], ...] = (
-    ("lanes", list(LANE_WORDS.values())),
-    ("queue", list(WAIT_WORDS.values())),
-    ("roles", list(ROLE_WORDS.values())),
-    ("ended", list(FINISH_WORDS.values())),
-    ("log", list(LEVEL_WORDS.values())),
+_SIGNS: tuple[tuple[str, Sequence[StatusLabel]], ...] = (
+    ("lanes", list(LANE_LABELS.values())),
+    ("queue", list(WAIT_LABELS.values())),
+    ("roles", list(ROLE_LABELS.values())),
+    ("ended", list(FINISH_LABELS.values())),
+    ("log", list(LEVEL_LABELS.values())),
     (
         "window",
         [
-            Word("■", "rows written", Tone.KV),
-            Word("□", "committed ahead", Tone.MARGIN),
-            Word("·", "only reserved, no memory", Tone.TRACK),
+            StatusLabel("■", "rows written", StyleRole.KV),
+            StatusLabel("□", "committed ahead", StyleRole.MARGIN),
+            StatusLabel("·", "only reserved, no memory", StyleRole.TRACK),
         ],
     ),
 )
@@ -41,15 +41,17 @@ _SIGNS: tuple[tuple[str, Sequence[Word]], ...] = (
 
 @dataclass(frozen=True)
 class _Signs:
-    """Glyphs with their words, as many a line as fit; a glyph is never parted from its word."""
+    """Labels side by side, as many a line as fit. A line break never parts a glyph from its text."""
 
-    words: Sequence[Word]
-    look: Look
+    labels: Sequence[StatusLabel]
+    theme: Theme
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = Text()
-        for word in self.words:
-            sign = Text.assemble((self.look.shown(word.glyph), self.look.styles[word.tone]), f" {word.word.lower()}")
+        for label in self.labels:
+            sign = Text.assemble(
+                (self.theme.shown(label.glyph), self.theme.styles[label.style]), f" {label.text.lower()}"
+            )
             if line and line.cell_len + 2 + sign.cell_len > options.max_width:
                 yield line
                 line = Text()
@@ -93,17 +95,17 @@ class HelpScreen(ModalScreen[None]):
     HelpScreen Static { width: 1fr; background: transparent; }
     """
 
-    def __init__(self, look: Look, first: Mapping[str, Sequence[Action]] = MappingProxyType({})) -> None:
+    def __init__(self, theme: Theme, first: Mapping[str, Sequence[Action]] = MappingProxyType({})) -> None:
         """`first` are groups of keys that stand before those of the registry."""
         super().__init__()
-        self._look = look
+        self._theme = theme
         self._first = first
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as page:
             page.border_title = "tandem console: keys and signs"
-            page.border_subtitle = self._look.shown("↑ ↓ scroll   esc close")
-            plain_ascii(page, self._look)
+            page.border_subtitle = self._theme.shown("↑ ↓ scroll   esc close")
+            plain_ascii(page, self._theme)
             yield Static(self._page(), markup=False)
 
     def action_lines(self, rows: int) -> None:
@@ -114,16 +116,18 @@ class HelpScreen(ModalScreen[None]):
         page.scroll_relative(y=pages * max(1, page.size.height - 1), animate=False)
 
     def _page(self) -> Table:
-        styles, shown = self._look.styles, self._look.shown
+        styles, shown = self._theme.styles, self._theme.shown
         page = Table.grid(padding=(0, 1), expand=True)
         page.add_column(width=7, no_wrap=True)
         page.add_column(ratio=1)
         for title, actions in [*self._first.items(), *groups()]:
-            page.add_row("", Text(shown(title), styles[Tone.TITLE]))
+            page.add_row("", Text(shown(title), styles[StyleRole.TITLE]))
             for action in filter(lambda action: action.help, actions):
-                page.add_row(Text(shown(action.shown_key), styles[Tone.KEY]), Text(action.help, styles[Tone.TEXT]))
+                page.add_row(
+                    Text(shown(action.shown_key), styles[StyleRole.KEY]), Text(action.help, styles[StyleRole.TEXT])
+                )
             page.add_row("", "")
-        page.add_row("", Text("signs", styles[Tone.TITLE]))
-        for title, words in _SIGNS:
-            page.add_row(Text(title, styles[Tone.DIM]), _Signs(words, self._look))
+        page.add_row("", Text("signs", styles[StyleRole.TITLE]))
+        for title, labels in _SIGNS:
+            page.add_row(Text(title, styles[StyleRole.DIM]), _Signs(labels, self._theme))
         return page

@@ -7,8 +7,8 @@ from rich.text import Text
 from textual.timer import Timer
 from textual.widgets import Static
 
-from console.look import Look
-from console.tones import Tone
+from console.draw.theme import Theme
+from console.text.style_roles import StyleRole
 
 SHOWN_S = 8.0
 
@@ -33,13 +33,13 @@ class NoticeBar(Static):
         self._until: Timer | None = None
         self.display = False
 
-    def say(self, text: str, look: Look, *, good: bool) -> None:
+    def say(self, text: str, theme: Theme, *, good: bool) -> None:
         """Show the remark; what is not good begins with a cross."""
-        glyph, tone = ("●", Tone.GOOD_STRONG) if good else ("✖", Tone.BAD_STRONG)
-        style = look.styles[tone]
+        glyph, role = ("●", StyleRole.GOOD_STRONG) if good else ("✖", StyleRole.BAD_STRONG)
+        style = theme.styles[role]
         # On the bar's own ground, not on the board's.
-        sign = (look.shown(f"{glyph} "), Style(color=style.color, bold=style.bold))
-        self.update(Text.assemble(sign, look.shown(text)))
+        sign = (theme.shown(f"{glyph} "), Style(color=style.color, bold=style.bold))
+        self.update(Text.assemble(sign, theme.shown(text)))
         self.display = True
         if self._until is not None:
             self._until.stop()

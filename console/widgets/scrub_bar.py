@@ -11,9 +11,9 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from console.draw.scrub import scrub
-from console.look import Look
-from console.spans import Line
-from console.timeline import TapeView
+from console.draw.theme import Theme
+from console.history.timeline import TapeView
+from console.text.spans import Line
 
 
 class ScrubBar(Widget):
@@ -32,10 +32,10 @@ class ScrubBar(Widget):
         self._line: Line = ()
         self._strip = Strip.blank(0)
 
-    def show(self, view: TapeView, look: Look) -> None:
+    def show(self, view: TapeView, theme: Theme) -> None:
         """Draw how the tape stands."""
         line = scrub(view, self.size.width)
-        strip = Strip(look.segments(line))
+        strip = Strip(theme.segments(line))
         if line != self._line or strip != self._strip:
             self._line, self._strip = line, strip
             self.refresh()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from console.history import History
-from console.look import ThemeName
-from console.screen import Link, ScreenView
-from console.spans import Line
-from console.view import screen_view
+from console.draw.theme import ThemeName
+from console.history.rates import History
+from console.text.spans import Line
+from console.viewmodel.build import screen_view
+from console.viewmodel.rows import Link, ScreenView
 from tests.console.stage import staged
 from tests.support.fake_health import SCENES
 

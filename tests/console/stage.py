@@ -9,19 +9,20 @@ from dataclasses import dataclass, field
 
 from textual.pilot import Pilot
 
-from console.app import ConsoleApp, SnapshotArrived, SnapshotMissed
-from console.look import ThemeName
-from console.recording import Recorder
+from console.app.app import ConsoleApp
+from console.app.messages import SnapshotArrived, SnapshotFailed
+from console.draw.theme import ThemeName
+from console.history.recorder import Recorder
 from console.widgets.confirm import ConfirmScreen
 from engine.protocol import Health
-from tests.support.fake_desk import FakeDesk
+from tests.support.fake_engine_api import FakeEngineApi
 from tests.support.fake_health import Scene
 
 URL = "http://127.0.0.1:8000"
 
 
 @dataclass
-class SilentSource(FakeDesk):
+class SilentSource(FakeEngineApi):
     """Never shows a snapshot: the tests post what arrives. What is asked beside it is answered from a script."""
 
     url: str = URL
@@ -47,7 +48,7 @@ class Stage:
 
     app: ConsoleApp
     pilot: Pilot[int]
-    desk: FakeDesk = field(default_factory=FakeDesk)
+    api: FakeEngineApi = field(default_factory=FakeEngineApi)
     clock: Clock = field(default_factory=Clock)
 
     async def play(self, scene: Scene, seconds: Iterable[float], engine: int = 0) -> None:
@@ -55,14 +56,14 @@ class Stage:
         start = self.clock.now
         for second in seconds:
             self.clock.now = start + second
-            self.desk.shown = scene(second)
-            self.app.post_message(SnapshotArrived(self.desk.shown, self.clock.now, engine))
+            self.api.shown = scene(second)
+            self.app.post_message(SnapshotArrived(self.api.shown, self.clock.now, engine))
         await self.pilot.pause()
 
     async def miss(self, reason: str, after: float) -> None:
         """Let time pass and an attempt fail."""
         self.clock.now += after
-        self.app.post_message(SnapshotMissed(reason))
+        self.app.post_message(SnapshotFailed(reason))
         await self.pilot.pause()
 
     async def until(self, words: str) -> str:
@@ -105,7 +106,7 @@ async def staged(
     clock = Clock()
     source = source or SilentSource()
     sources = [source, *(SilentSource(url=url) for url in others)]
-    app = ConsoleApp(sources, theme=theme, recorder=recorder, clock=clock, feed_s=0.05, writes=writes)
+    app = ConsoleApp(sources, theme=theme, recorder=recorder, clock=clock, fetch_s=0.05, writes=writes)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Stage(app, pilot, source, clock)

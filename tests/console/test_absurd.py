@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from console import figures, paint
-from console.arrange import PANELS, Region, arrange
+from console.draw import regions
+from console.draw.arrange import PANELS, Region, arrange
 from console.draw.frame import Frame, framed
-from console.feeds import Fed, LogFed, RequestsFed
-from console.history import History
-from console.screen import Link, ScreenView
-from console.spans import Line, width_of
-from console.view import screen_view
-from console.views import ViewName, ViewState
+from console.history.rates import History
+from console.keys.views import ViewName, ViewState
+from console.session.fetched import Fetched, FetchedLog, FetchedRequests
+from console.text import figures
+from console.text.spans import Line, width_of
+from console.viewmodel.build import screen_view
+from console.viewmodel.rows import Link, ScreenView
 from engine.protocol import Finish, LedgerRow, LogLine, decode_health, encode
 from tests.support.fake_health import SCENES
 
@@ -71,26 +72,26 @@ def view_of(scene: str, wild: Callable[[float], float]) -> ScreenView:
         history.add(health, at)
     number = float(wild(1.0))
     line = LogLine(seq=1, at=number, level="info", event="e", text="t", request=None)
-    fed = Fed(RequestsFed(rows=(row(number),), total=1), LogFed((line,), 2, answered=True))
-    return screen_view(health, history.track(), Link("u", age_s=0.1), fed=fed)
+    fetched = Fetched(FetchedRequests(rows=(row(number),), total=1), FetchedLog((line,), 2, answered=True))
+    return screen_view(health, history.track(), Link("u", age_s=0.1), fetched=fetched)
 
 
 def lines_of(view: ScreenView, width: int, height: int) -> list[tuple[int, Line]]:
     """Every line of the overview and of every view, with the width that its box has; rows are opened too."""
     lines: list[tuple[int, Line]] = []
-    overview = arrange(width, height, paint.facts(view, width))
+    overview = arrange(width, height, regions.facts(view, width))
     for region, box in overview.boxes.items():
         if region in PANELS:
-            drawn = framed(paint.sheet(region, view, overview), Frame(box.width, box.height))
+            drawn = framed(regions.panel_content(region, view, overview), Frame(box.width, box.height))
         else:
-            drawn = paint.bar(region, view, overview)
+            drawn = regions.bar(region, view, overview)
         lines += [(box.width, line) for line in drawn]
-    box = arrange(width, height, paint.facts(view, width, alone=True)).boxes[Region.VIEW]
+    box = arrange(width, height, regions.facts(view, width, alone=True)).boxes[Region.VIEW]
     for name in ViewName:
         if name is not ViewName.OVERVIEW:
-            sheet = paint.view_sheet(name, view, ViewState(), box)
-            opened = [paint.view_sheet(name, view, ViewState(detail=row.id), box) for row in sheet.rows[:1]]
-            for shown in (sheet, *opened):
+            content = regions.view_content(name, view, ViewState(), box)
+            opened = [regions.view_content(name, view, ViewState(detail=row.id), box) for row in content.rows[:1]]
+            for shown in (content, *opened):
                 lines += [(box.width, line) for line in framed(shown, Frame(box.width, box.height))]
     return lines
 

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 from textual import events
 
-from console.actions import ACTIONS
-from console.app import ConsoleApp
-from console.arrange import PANELS, Region
-from console.paint import OPENS
-from console.views import VIEWS, ViewName, ViewState
+from console.app.app import ConsoleApp
+from console.draw.arrange import PANELS, Region
+from console.draw.regions import OPENS
+from console.keys.actions import ACTIONS
+from console.keys.views import VIEWS, ViewName, ViewState
 from console.widgets.filter_bar import LIMIT, FilterBar
 from console.widgets.help_screen import HelpScreen
 from engine.protocol import Health
@@ -294,11 +294,11 @@ def test_it_connects_and_reconnects_by_itself() -> None:
         raise AssertionError(f"{words!r} never showed:\n{stage.text()}")
 
     async def act() -> None:
-        from console.client import HealthClient
+        from console.session.client import EngineClient
 
         server = FakeHealth(fake_health.busy).start()
         port = int(server.url.rsplit(":", 1)[1])
-        async with HealthClient(server.url) as client:
+        async with EngineClient(server.url) as client:
             app = ConsoleApp([client], poll_s=0.05, retry_s=0.05)
             async with app.run_test(size=(100, 30)) as pilot:
                 stage = Stage(app, pilot)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from console.asks import Act, Verb
-from console.client import HealthClient, Unreachable
 from console.main import Options, Printed, run
 from console.once import print_once
+from console.session.api import EngineAction, Verb
+from console.session.client import EngineClient, Unreachable
 from engine.config import ServiceConfig
 from engine.process.owner_socket import owner_socket
 from engine.protocol import Health, Status
@@ -28,7 +28,7 @@ from tests.support.served import served
 
 def fetch(url: str) -> Health:
     async def once() -> Health:
-        async with HealthClient(url) as client:
+        async with EngineClient(url) as client:
             return await client.fetch()
 
     return asyncio.run(once())
@@ -103,9 +103,9 @@ def test_an_engine_of_this_user_is_asked_through_its_socket(closed_port: str, tm
     """The first question, those after it, and an order; its port is not needed."""
 
     async def ask_all(path: str) -> tuple[int, bool]:
-        async with HealthClient(closed_port, socket_path=path) as client:
+        async with EngineClient(closed_port, socket_path=path) as client:
             bodies = [await client.fetch_with_body() for _ in range(3)]
-            reply = await client.act(Act(Verb.DRAIN, ""))
+            reply = await client.act(EngineAction(Verb.DRAIN, ""))
             return len(bodies), reply.done
 
     with owner_socket(tmp_path) as owner, served(ScriptedEngine(), ServiceConfig(), owner):
@@ -137,13 +137,13 @@ def test_what_is_no_snapshot_is_said(answer: bytes, sentence: str) -> None:
 
 
 def test_an_answer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.client._MOST_BYTES", 100)
+    monkeypatch.setattr("console.session.client._MOST_BYTES", 100)
     with answering(http("200 OK", b"x" * 200)) as url, pytest.raises(Unreachable, match=r"^an answer of more than"):
         fetch(url)
 
 
 def test_the_whole_answer_must_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.client._SNAPSHOT_S", 0.2)
+    monkeypatch.setattr("console.session.client._SNAPSHOT_S", 0.2)
     given_up = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from console.asks import Act, Unknown, Unreachable, Verb
-from console.client import HealthClient
+from console.session.api import EngineAction, NotFound, Unreachable, Verb
+from console.session.client import EngineClient
 from engine.protocol import LogPage
 from tests.console.test_client import http
 
@@ -31,7 +31,7 @@ TO_THE_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
 PATIENT = b"HTTP/1.1 100 Continue\r\n\r\n" + OK
 DONE = http("200 OK", b'{"done":true,"message":"ok"}')
 
-Question = Callable[[HealthClient], Awaitable[object]]
+Question = Callable[[EngineClient], Awaitable[object]]
 
 
 @dataclass
@@ -62,19 +62,19 @@ def serving(*connections: Sequence[bytes]) -> Iterator[Served]:
         thread.join()
 
 
-def log(client: HealthClient) -> Awaitable[object]:
+def log(client: EngineClient) -> Awaitable[object]:
     return client.fetch_log(0)
 
 
-def order(client: HealthClient) -> Awaitable[object]:
-    return client.act(Act(Verb.CANCEL, "req-1"))
+def order(client: EngineClient) -> Awaitable[object]:
+    return client.act(EngineAction(Verb.CANCEL, "req-1"))
 
 
 def ask(url: str, *questions: Question) -> list[object]:
     """What the questions brought, one after another by one client."""
 
     async def all_of_them() -> list[object]:
-        async with asyncio.timeout(LONG_S), HealthClient(url) as client:
+        async with asyncio.timeout(LONG_S), EngineClient(url) as client:
             return [await question(client) for question in questions]
 
     return asyncio.run(all_of_them())
@@ -121,7 +121,7 @@ def test_an_order_without_an_answer_is_not_sent_again() -> None:
     ],
 )
 def test_what_is_no_whole_answer_says_why(answer: bytes, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.client._MOST_BYTES", 4000)
+    monkeypatch.setattr("console.session.client._MOST_BYTES", 4000)
     with serving([answer]) as served, pytest.raises(Unreachable, match=sentence):
         ask(served.url, log)
 
@@ -173,7 +173,7 @@ def test_a_token_wins_over_a_name_in_the_address(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_name_of_dots_stays_in_its_place(name: str) -> None:
     missing = http("404 Not Found", b'{"error":{"message":"none","code":"no_such"}}')
-    with serving([missing]) as served, pytest.raises(Unknown, match=r"^none$"):
+    with serving([missing]) as served, pytest.raises(NotFound, match=r"^none$"):
         ask(served.url, lambda client: client.fetch_request(name))
     place = name.replace(".", "%2E")
     assert served.questions[0].startswith(f"GET /behind/admin/requests/{place} ".encode())
@@ -199,7 +199,7 @@ def test_an_engine_that_starts_anew_is_found_again() -> None:
     async def watched() -> None:
         engine = await started()
         port = engine.sockets[0].getsockname()[1]
-        async with asyncio.timeout(LONG_S), HealthClient(f"http://127.0.0.1:{port}") as client:
+        async with asyncio.timeout(LONG_S), EngineClient(f"http://127.0.0.1:{port}") as client:
             await client.fetch_log(0)
             await stopped(engine)
             with pytest.raises(Unreachable, match=r"^connection refused$"):

@@ -83,8 +83,8 @@ async def large(stage: Stage, take: Take) -> None:
 
 async def empty(stage: Stage, take: Take) -> None:
     """Nothing ended yet, nothing logged yet; then an engine of before there was a ledger."""
-    stage.desk.admin.rows.clear()
-    stage.desk.lines.clear()
+    stage.api.admin.rows.clear()
+    stage.api.lines.clear()
     await stage.play(fake_health.busy, [5.0])
     await stage.pilot.press("6")
     await stage.until("0 in the ledger")
@@ -95,7 +95,7 @@ async def empty(stage: Stage, take: Take) -> None:
     await stage.until("no line yet")
     take("log")
     await stage.pilot.press("6")
-    stage.desk.lacks = "this engine has no ledger"
+    stage.api.lacks = "this engine has no ledger"
     await stage.pilot.press("slash", "x", "enter")
     await stage.until("no ledger")
     take("lacks")

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from console import paint
-from console.arrange import PANELS, Arrangement, Box, Facts, Region, arrange
+from console.draw import regions
+from console.draw.arrange import PANELS, Arrangement, Box, Facts, Region, arrange
 from console.draw.frame import Frame, framed
-from console.history import Track
+from console.history.rates import Track
 from console.once import frame_lines
-from console.screen import Link, ScreenView
-from console.spans import width_of
-from console.view import screen_view
+from console.text.spans import width_of
+from console.viewmodel.build import screen_view
+from console.viewmodel.rows import Link, ScreenView
 from engine.protocol import Health, LaneState
 from tests.support import fake_health
 from tests.support.fake_health import SCENES
@@ -74,20 +74,20 @@ def test_a_reason_does_not_change_the_form_of_the_lanes() -> None:
 @given(sizes, st.sampled_from(sorted(SCENES)), st.booleans())
 def test_every_region_fills_its_box(size: tuple[int, int], scene: str, textures: bool) -> None:
     shown = screen_view(SCENES[scene](7.0), Track(), LINK, textures=textures)
-    arrangement = arrange(*size, paint.facts(shown, size[0]))
+    arrangement = arrange(*size, regions.facts(shown, size[0]))
     for region, box in arrangement.boxes.items():
         if region in PANELS:
-            lines = framed(paint.sheet(region, shown, arrangement), Frame(box.width, box.height, 3, 1, True))
+            lines = framed(regions.panel_content(region, shown, arrangement), Frame(box.width, box.height, 3, 1, True))
         else:
-            lines = paint.bar(region, shown, arrangement)
+            lines = regions.bar(region, shown, arrangement)
         assert len(lines) == box.height
         assert {width_of(line) for line in lines} <= {box.width}
 
 
 def text_of(region: Region, shown: ScreenView, width: int) -> str:
-    form = arrange(width, 200, paint.facts(shown, width)).lane_form
+    form = arrange(width, 200, regions.facts(shown, width)).lane_form
     arrangement = Arrangement({region: Box(0, 0, width, 200)}, form)
-    lines = framed(paint.sheet(region, shown, arrangement), Frame(width, 200))
+    lines = framed(regions.panel_content(region, shown, arrangement), Frame(width, 200))
     joined = " ".join("".join(span.text for span in line).strip("│╭╮╰╯─ ▎") for line in lines)
     return re.sub(r"\s+", " ", joined)
 
@@ -110,11 +110,11 @@ def test_reasons_are_shown_in_full(width: int) -> None:
 def test_many_slots_share_the_rows_there_are() -> None:
     lanes = [fake_health.writing(slot, 5.0, rate=30.0, client=f"client-{slot}") for slot in range(16)]
     shown = view(fake_health.health(5.0, lanes))
-    arrangement = arrange(120, 36, paint.facts(shown, 120))
+    arrangement = arrange(120, 36, regions.facts(shown, 120))
     assert arrangement.lane_form == 1
-    sheet = paint.sheet(Region.LANES, shown, arrangement)
-    assert len(sheet.body) == 16
-    pool = paint.sheet(Region.POOL, shown, arrangement)
+    content = regions.panel_content(Region.LANES, shown, arrangement)
+    assert len(content.body) == 16
+    pool = regions.panel_content(Region.POOL, shown, arrangement)
     text = "\n".join("".join(span.text for span in line) for line in pool.body)
     assert all(f"{slot:>2} " in text for slot in range(16))
 

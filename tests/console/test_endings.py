@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from console.parts.endings import ended
+from console.viewmodel.endings import ended
 from engine.protocol import Finish, LedgerRow
 from tests.engine.process.ledger import rows
 
@@ -59,9 +59,9 @@ def test_one_sentence_says_how_it_ended(row: LedgerRow, sentence: str) -> None:
 
 
 def test_every_ending_has_a_glyph_and_a_word_of_its_own() -> None:
-    words = [ended(replace(ROW, finish=finish)).word for finish in Finish]
-    assert all(word.glyph and word.word for word in words)
-    assert len({word.word for word in words}) == len(words)
+    labels = [ended(replace(ROW, finish=finish)).label for finish in Finish]
+    assert all(label.glyph and label.text for label in labels)
+    assert len({label.text for label in labels}) == len(labels)
 
 
 def test_a_reason_is_literal() -> None:

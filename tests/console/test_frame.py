@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 from textual.command import CommandPalette
 
-from console.actions import ACTIONS
-from console.arrange import Region
+from console.draw.arrange import Region
 from console.draw.footer import action_at, places
-from console.look import ThemeName
-from console.views import ViewName
+from console.draw.theme import ThemeName
+from console.keys.actions import ACTIONS
+from console.keys.views import ViewName
 from engine.protocol import Health
 from tests.console.stage import Stage, staged
 from tests.support import fake_health
@@ -135,18 +135,18 @@ def test_only_the_engine_on_the_screen_is_asked_often() -> None:
     async def act() -> None:
         async with staged(others=OTHERS[:1]) as stage:
             pauses: dict[str, list[float]] = {}
-            for engine in stage.app.engines:
+            for session in stage.app.sessions:
 
-                async def pause(seconds: float, name: str = engine.name) -> None:
+                async def pause(seconds: float, name: str = session.name) -> None:
                     pauses.setdefault(name, []).append(seconds)
                     await asyncio.Event().wait()
 
                 async def fetch() -> Health:
                     return fake_health.idle(1.0)
 
-                engine.pause = pause  # type: ignore[method-assign]
-                engine.source.fetch = fetch  # type: ignore[method-assign]
-            watching = [asyncio.create_task(stage.app._watch(index)) for index in range(2)]
+                session.pause = pause  # type: ignore[method-assign]
+                session.api.fetch = fetch  # type: ignore[method-assign]
+            watching = [asyncio.create_task(stage.app._poll(index)) for index in range(2)]
             await stage.pilot.pause(0.1)
             for task in watching:
                 task.cancel()
@@ -215,10 +215,9 @@ def test_the_palette_runs_actions_themes_and_engines() -> None:
 
 
 def test_the_palette_offers_every_command_that_works_in_the_view() -> None:
-    from console.palette import commands
 
     async def act(stage: Stage) -> None:
-        offered = [command.action for command in commands(stage.app)]
+        offered = [command.action for command in stage.app.palette_commands()]
         everywhere = [action.name for action in ACTIONS if action.in_palette and not action.views]
         assert everywhere == offered[: -len(ThemeName)]
 

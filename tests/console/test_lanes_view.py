@@ -7,12 +7,13 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from console.draw import lanes_view, strips
-from console.history import KEPT_SECONDS, History
-from console.look import ThemeName
-from console.phases import PHASE_SIGNS, Phase, dominant
-from console.screen import Link
-from console.view import screen_view
-from console.views import ViewState
+from console.draw.theme import ThemeName
+from console.history.phases import Phase, dominant
+from console.history.rates import KEPT_SECONDS, History
+from console.keys.views import ViewState
+from console.viewmodel.build import screen_view
+from console.viewmodel.labels import PHASE_LABELS
+from console.viewmodel.rows import Link
 from tests.console.films import STATES, Moment, film, seen, text
 from tests.support import fake_health
 
@@ -20,7 +21,7 @@ W, R, Y, D, X = Phase.WAITING, Phase.READING, Phase.YIELDED, Phase.WRITING, Phas
 
 
 def drawn(scene: str, seconds: float, width: int, height: int, state: ViewState | None = None) -> str:
-    return text(lanes_view.sheet(seen(scene, seconds), state or ViewState(), width, height).body)
+    return text(lanes_view.content(seen(scene, seconds), state or ViewState(), width, height).body)
 
 
 def test_the_strip_says_what_the_request_did_when() -> None:
@@ -101,7 +102,7 @@ def test_a_cell_shows_what_took_most_of_it() -> None:
     assert text([strips.recent_strip(phases, 6, 2)]) == "┈┈┈══━"
     assert strips.step_for(11, 11) == 1
     assert strips.step_for(12, 11) == 2
-    assert len({sign.glyph for sign in PHASE_SIGNS.values()}) == len(Phase)
+    assert len({sign.glyph for sign in PHASE_LABELS.values()}) == len(Phase)
 
 
 @pytest.mark.parametrize(
@@ -110,13 +111,13 @@ def test_a_cell_shows_what_took_most_of_it() -> None:
 )
 def test_every_lane_is_in_sight_in_the_roomiest_form(scene: str, width: int, height: int, rows: int) -> None:
     shown = seen(scene, 26.0)
-    sheet = lanes_view.sheet(shown, ViewState(), width, height)
+    content = lanes_view.content(shown, ViewState(), width, height)
     assert shown.lanes is not None
-    assert [row.id for row in sheet.rows] == [str(lane.slot) for lane in shown.lanes.lanes]
-    assert len(sheet.body) <= height
-    assert min(row.lines for row in sheet.rows) == rows
-    for row, lane in zip(sheet.rows, shown.lanes.lanes, strict=True):
-        assert lane.word.word in text(sheet.body[row.first : row.first + row.lines])
+    assert [row.id for row in content.rows] == [str(lane.slot) for lane in shown.lanes.lanes]
+    assert len(content.body) <= height
+    assert min(row.lines for row in content.rows) == rows
+    for row, lane in zip(content.rows, shown.lanes.lanes, strict=True):
+        assert lane.label.text in text(content.body[row.first : row.first + row.lines])
 
 
 def test_a_lane_says_how_long_is_left() -> None:
@@ -148,15 +149,15 @@ def test_a_lane_opened_shows_every_field() -> None:
 
 def test_an_opened_lane_that_is_filtered_away_gives_the_list_back() -> None:
     shown = seen("story", 26, "aider")
-    sheet = lanes_view.sheet(shown, ViewState(detail="0", filter="aider"), 116, 31)
-    assert [row.id for row in sheet.rows] == ["1"]
+    content = lanes_view.content(shown, ViewState(detail="0", filter="aider"), 116, 31)
+    assert [row.id for row in content.rows] == ["1"]
 
 
 def test_a_stale_picture_promises_no_time() -> None:
     history = History()
     history.add(fake_health.SCENES["story"](26.0), 1000.0)
     stale = screen_view(fake_health.SCENES["story"](26.0), history.track(), Link("u", age_s=9.0))
-    assert "left" not in text(lanes_view.sheet(stale, ViewState(), 116, 31).body)
+    assert "left" not in text(lanes_view.content(stale, ViewState(), 116, 31).body)
 
 
 def test_pictures(picture: SnapshotAssertion) -> None:

@@ -18,14 +18,14 @@ def test_the_log_follows_until_one_scrolls_up_and_again_from_the_end() -> None:
         await stage.pilot.press("up", "up")
         held = stage.text()
         assert "‖ held, 2 lines below: end follows" in held
-        stage.desk.lines += [log_line(seq) for seq in range(121, 126)]
+        stage.api.lines += [log_line(seq) for seq in range(121, 126)]
         text = await stage.until("‖ held, 7 lines below")
         assert text.splitlines()[3:30] == held.splitlines()[3:30]
         await stage.pilot.press("end")
         text = stage.text()
         assert "▼ following" in text
         assert "req-607d" in text
-        stage.desk.lines.append(replace(log_line(126), text="the newest"))
+        stage.api.lines.append(replace(log_line(126), text="the newest"))
         await stage.until("the newest")
 
     on_stage(act)
@@ -47,7 +47,7 @@ def test_the_log_filter_keeps_words_levels_and_requests() -> None:
 def test_one_goes_from_a_request_to_its_log_lines_and_enter_back() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.idle, [5.0])
-        stage.desk.lines = [replace(line, request="req-60ef") if line.seq == 7 else line for line in stage.desk.lines]
+        stage.api.lines = [replace(line, request="req-60ef") if line.seq == 7 else line for line in stage.api.lines]
         await stage.pilot.press("6")
         await stage.until("240 in the ledger")
         await stage.pilot.press("down", "L")
@@ -66,7 +66,7 @@ def test_text_of_the_log_is_literal() -> None:
 
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
-        stage.desk.lines = [replace(log_line(1), text=hostile, event="[\x1b]", level="\x9bodd")]
+        stage.api.lines = [replace(log_line(1), text=hostile, event="[\x1b]", level="\x9bodd")]
         await stage.pilot.press("8")
         text = await stage.until("[bold red]x[/]␛[2J␇�日本")
         assert "�odd" in text

@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from console import figures
-from console.bars import chart, shrunk
 from console.draw import memory_view
-from console.history import Track
-from console.screen import Link, ScreenView
-from console.tones import Tone
-from console.view import screen_view
-from console.views import ViewState
+from console.draw.bars import chart, shrunk
+from console.history.rates import Track
+from console.keys.views import ViewState
+from console.text import figures
+from console.text.style_roles import StyleRole
+from console.viewmodel.build import screen_view
+from console.viewmodel.rows import Link, ScreenView
 from engine.protocol import Health
 from tests.console.films import STATES, Moment, film, seen, text
 from tests.support import fake_health
@@ -23,7 +23,7 @@ from tests.support.fake_health import GIB, MIB
 
 
 def page(view: ScreenView, width: int = 116, height: int = 31) -> str:
-    return text(list(memory_view.sheet(view, ViewState(), width, height).body))
+    return text(list(memory_view.content(view, ViewState(), width, height).body))
 
 
 def still(health: Health) -> ScreenView:
@@ -101,7 +101,7 @@ def test_committed_bytes_are_drawn_over_time() -> None:
     assert view.past.committed[-1] == fake_health.busy(12.0).kv_pool.committed_bytes
     assert len(view.past.committed) == 13
     assert shrunk([1.0, 2.0, 3.0, 4.0, 5.0], 3, 2) == (1.0, 2.5, 4.5)
-    assert text(chart((0.0, 1.0, 4.0), 4, 2, Tone.KV)) == "   █\n▁▁▄█"
+    assert text(chart((0.0, 1.0, 4.0), 4, 2, StyleRole.KV)) == "   █\n▁▁▄█"
 
 
 def test_while_the_engine_loads_the_bar_is_there_and_the_floors_are_not() -> None:

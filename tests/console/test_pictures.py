@@ -10,7 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.image import SVGImageSnapshotExtension
 
-from console.recording import Recorder
+from console.history.recorder import Recorder
 from tests.console.stage import staged
 from tests.support.fake_health import SCENES
 

@@ -9,9 +9,9 @@ from syrupy.assertion import SnapshotAssertion
 
 from console.draw import panels, queue_view, rounds_view
 from console.draw.frame import Frame, framed
-from console.parts import queue as queue_part
-from console.parts.queue import QueueView
-from console.views import ViewState
+from console.keys.views import ViewState
+from console.viewmodel import queue as queue_part
+from console.viewmodel.queue import QueueView
 from engine.protocol import Queued
 from tests.console.films import STATES, Moment, film, seen, text
 from tests.console.stage import staged
@@ -19,9 +19,9 @@ from tests.support import fake_health
 
 
 def test_the_longest_wait_comes_first_with_its_sentence() -> None:
-    sheet = queue_view.sheet(seen("waiting", 12), ViewState(), 116, 31)
-    assert [row.id for row in sheet.rows] == ["req-91aa", "req-91ab"]
-    page = text([*sheet.head, *sheet.body])
+    content = queue_view.content(seen("waiting", 12), ViewState(), 116, 31)
+    assert [row.id for row in content.rows] == ["req-91aa", "req-91ab"]
+    page = text([*content.head, *content.body])
     assert "◔ 1 waits for a slot   ◕ 1 waits for memory   8,310 prompt tok in all" in page
     first, second = page.index("open-webui"), page.index("日本語クライアント")
     assert first < page.index("all 4 slots are busy") < second < page.index("memory is almost full")
@@ -29,19 +29,19 @@ def test_the_longest_wait_comes_first_with_its_sentence() -> None:
 
 @pytest.mark.parametrize("width", [36, 56, 76, 116, 196])
 def test_reasons_are_whole_at_every_width(width: int) -> None:
-    sheet = queue_view.sheet(seen("waiting", 12), ViewState(), width, 31)
-    page = " ".join(text(list(sheet.body)).split())
+    content = queue_view.content(seen("waiting", 12), ViewState(), width, 31)
+    page = " ".join(text(list(content.body)).split())
     for entry in fake_health.waiting(12.0).queue:
         assert entry.reason in page
-    assert sum(row.lines for row in sheet.rows) == len(sheet.body)
+    assert sum(row.lines for row in content.rows) == len(content.body)
 
 
 def test_a_row_holds_what_the_request_asks_for() -> None:
-    sheet = queue_view.sheet(seen("crowd", 3), ViewState(), 116, 31)
-    row = sheet.rows[7]
+    content = queue_view.content(seen("crowd", 3), ViewState(), 116, 31)
+    row = content.rows[7]
     expected = "8 3 m 20 s ◔ waits for slot 4, its own open-webui req-a007 379 1,024 4"
-    assert " ".join(text([sheet.body[row.first]]).split()) == expected
-    assert "◔ 350 wait for a slot   ◔ 50 wait for slot 4, its own" in text(list(sheet.head))
+    assert " ".join(text([content.body[row.first]]).split()) == expected
+    assert "◔ 350 wait for a slot   ◔ 50 wait for slot 4, its own" in text(list(content.head))
 
 
 def test_only_rows_in_sight_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,22 +53,22 @@ def test_only_rows_in_sight_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
         return draw(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(queue_view, "_row", counted)
-    sheet = queue_view.sheet(seen("crowd", 3), ViewState(), 76, 19)
-    assert len(sheet.rows) == 500
+    content = queue_view.content(seen("crowd", 3), ViewState(), 76, 19)
+    assert len(content.rows) == 500
     assert asked == []
-    rows = framed(sheet, Frame(80, 21, offset=400, cursor=sheet.rows[202].id))
+    rows = framed(content, Frame(80, 21, offset=400, cursor=content.rows[202].id))
     assert 0 < len(asked) <= 10
-    assert sum("▌" in span.text for row in rows for span in row) == sheet.rows[202].lines
+    assert sum("▌" in span.text for row in rows for span in row) == content.rows[202].lines
 
 
 def test_a_filter_that_matches_nobody_and_an_empty_queue_say_so() -> None:
-    none = queue_view.sheet(seen("waiting", 2, "nobody"), ViewState(filter="nobody"), 76, 19)
+    none = queue_view.content(seen("waiting", 2, "nobody"), ViewState(filter="nobody"), 76, 19)
     assert "none of 2 matches the filter" in text(list(none.body))
     for scene, then in (("idle", "begins at once"), ("draining", "takes no request")):
-        page = text(list(queue_view.sheet(seen(scene, 2), ViewState(), 76, 19).body))
+        page = text(list(queue_view.content(seen(scene, 2), ViewState(), 76, 19).body))
         assert "nothing waits" in page
         assert then in page
-    one = queue_view.sheet(seen("waiting", 2, "webui"), ViewState(filter="webui"), 76, 19)
+    one = queue_view.content(seen("waiting", 2, "webui"), ViewState(filter="webui"), 76, 19)
     assert "1 of 2 waiting" in text([one.summary])
 
 
@@ -117,10 +117,10 @@ def test_a_queue_that_is_not_shown_is_not_made(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(queue_part, "queued", counted)
     view = seen("crowd", 3)
-    rounds_view.sheet(view, ViewState(), 76, 19)
+    rounds_view.content(view, ViewState(), 76, 19)
     assert view.queue_total == 500
     assert made == []
-    for sheet in (queue_view.sheet(view, ViewState(), 76, 19), panels.queue(view, 76)):
-        framed(sheet, Frame(80, 21, offset=400))
+    for content in (queue_view.content(view, ViewState(), 76, 19), panels.queue(view, 76)):
+        framed(content, Frame(80, 21, offset=400))
         assert 0 < len(set(made)) <= 10
         made.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from console.terminal import BURST, REST_S, Reader
+from console.app.terminal import BURST, REST_S, Reader
 from tests.console.stage import Clock
 
 PASTE, END = b"\x1b[200~", b"\x1b[201~"

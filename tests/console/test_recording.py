@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -19,21 +19,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from console.client import HealthClient, Unreachable
 from console.headless import run_headless
-from console.history import Track
+from console.history.codec import BLOCK_SNAPSHOTS, Decoder
+from console.history.rates import Track
+from console.history.recorder import NotARecording, Recorder, unpacked_block
+from console.history.recording import Recording
+from console.history.timeline import Gap
 from console.main import Options, run
-from console.recorded import Recording
-from console.recording import BLOCK_SNAPSHOTS, NotARecording, Recorder
-from console.screen import Link
-from console.timeline import Gap
-from console.view import screen_view
+from console.session.client import EngineClient, Unreachable
+from console.viewmodel.build import screen_view
+from console.viewmodel.rows import Link
 from engine.protocol import Health, encode
 from tests.support import fake_health
 from tests.support.fake_health import FakeHealth
 from tests.support.long_day import Day
 from tests.support.scripted_engine import wait_until
 
+FIRST_FORMAT = Path(__file__).parents[2] / "docs/recordings/three-lanes.tdm"
 URL = "http://127.0.0.1:8000"
 BEGIN = 1_800_000_000.0
 
@@ -74,7 +76,7 @@ def test_every_snapshot_comes_back_equal_in_any_order(tmp_path: Path) -> None:
     with Recording(tmp_path / "f") as recording:
         assert (recording.begin, recording.end) == (BEGIN, BEGIN + (len(healths) - 1) * 0.25)
         for index in [*range(0, len(healths), 7), 5, 4, 121, 3, 399, 120, 119]:
-            seen = recording.seen(BEGIN + index * 0.25 + 0.1)
+            seen = recording.state_at(BEGIN + index * 0.25 + 0.1)
             assert (seen.at, seen.url, seen.error) == (BEGIN + index * 0.25, URL, None)
             assert seen.health == healths[index]
         assert [seen.health for seen in recording.between(BEGIN + 29, BEGIN + 31)] == healths[116:125]
@@ -104,9 +106,22 @@ def test_fields_of_a_newer_engine_are_kept(tmp_path: Path) -> None:
     with Recording(tmp_path / "f") as recording:
         assert len(list(recording.between(0, 2 * BEGIN))) == 4
     with closing(sqlite3.connect(tmp_path / "f")) as file:
-        kept = zlib.decompress(file.execute("SELECT data FROM block").fetchone()[0])
-    assert b'"mood":{"of":0}' in kept
-    assert b'"mood":{"of":[3]}' in kept
+        _, lines = unpacked_block(file.execute("SELECT data FROM block").fetchone()[0])
+    decoder = Decoder(lines)
+    assert [decoder.body(index) for index in range(4)] == bodies
+
+
+def test_a_recording_in_the_first_format_is_read_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    shutil.copy(FIRST_FORMAT, path)
+    with Recording(path) as recording:
+        old = list(recording.between(0, 2 * BEGIN))
+        end = recording.end
+    assert len(old) > BLOCK_SNAPSHOTS
+    healths = day(5)
+    record(path, healths, begin=end + 1)
+    with Recording(path) as recording:
+        assert [state.health for state in recording.between(0, 2 * BEGIN)] == [state.health for state in old] + healths
 
 
 def test_misses_stand_until_the_next_snapshot(tmp_path: Path) -> None:
@@ -121,11 +136,11 @@ def test_misses_stand_until_the_next_snapshot(tmp_path: Path) -> None:
         clock.now = BEGIN + 5
         opened.snapshot(URL, encode(second))
     with Recording(tmp_path / "f") as recording:
-        assert recording.seen(BEGIN + 0.9).error is None
-        lost = recording.seen(BEGIN + 3.5)
+        assert recording.state_at(BEGIN + 0.9).error is None
+        lost = recording.state_at(BEGIN + 3.5)
         assert (lost.health, lost.at, lost.error) == (first, BEGIN, "connection refused")
-        assert recording.seen(BEGIN + 4).error == "no answer within 2 s"
-        back = recording.seen(BEGIN + 5)
+        assert recording.state_at(BEGIN + 4).error == "no answer within 2 s"
+        back = recording.state_at(BEGIN + 5)
         assert (back.health, back.error) == (second, None)
         assert recording.gaps() == (
             Gap(BEGIN + 1, BEGIN + 3, "connection refused"),
@@ -146,7 +161,7 @@ def test_a_second_run_and_another_engine_are_sessions_of_one_file(tmp_path: Path
         assert [entry.url for entry in seen] == [URL] * 8 + ["http://box:1"] * 8
         assert [entry.health for entry in seen] == healths * 2
         assert [entry.at for entry in seen] == sorted(entry.at for entry in seen)
-        never = recording.seen(BEGIN + 60)
+        never = recording.state_at(BEGIN + 60)
         assert (never.url, never.health, never.error) == ("http://box:2", None, "connection refused")
         assert [gap.reason for gap in recording.gaps()] == [None, "connection refused"]
 
@@ -170,7 +185,7 @@ def test_a_recording_is_readable_while_it_is_written(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from console.recording import Recorder
+from console.history.recorder import Recorder
 from tests.support.fake_health import busy
 from engine.protocol import encode
 recorder = Recorder(Path(sys.argv[1]))
@@ -236,7 +251,7 @@ def test_a_newer_one_is_named(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "f")) as file:
         file.execute("PRAGMA user_version = 9")
     for opening in (Recorder, Recording):
-        with pytest.raises(NotARecording, match=r"newer version \(schema 9; this one reads up to 1\)") as caught:
+        with pytest.raises(NotARecording, match=r"newer version \(schema 9; this one reads up to 2\)") as caught:
             opening(tmp_path / "f")
         assert not caught.value.damaged
 
@@ -279,7 +294,7 @@ def test_only_its_owner_may_read_it_and_one_file_is_left(tmp_path: Path) -> None
 
 def test_the_client_hands_on_bodies_and_misses(tmp_path: Path) -> None:
     async def ask(url: str, tap: Recorder) -> None:
-        async with HealthClient(url, tap) as client:
+        async with EngineClient(url, tap) as client:
             await client.fetch()
             server.stop()
             with pytest.raises(Unreachable):
@@ -290,7 +305,7 @@ def test_the_client_hands_on_bodies_and_misses(tmp_path: Path) -> None:
             asyncio.run(ask(server.url, tap))
         server.stop = lambda: None  # type: ignore[method-assign]
     with Recording(tmp_path / "f") as recording:
-        last = recording.seen(recording.end)
+        last = recording.state_at(recording.end)
         assert last.health is not None
         assert last.health.parallel.running == 3
         assert last.error is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
@@ -11,18 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from console.actions import REPLAY_ACTIONS
+from console.app.replay import RecordedEngine, ReplayApp, moment_of
 from console.draw.scrub import clock_of, scrub
-from console.recorded import Recording
-from console.recording import Recorder
-from console.replay import RecordedDesk, ReplayApp, moment_of, replay
-from console.spans import width_of
-from console.tape import Tape
-from console.timeline import Gap, TapeView
+from console.history.recorder import Recorder
+from console.history.recording import Recording
+from console.history.tape import Tape
+from console.history.timeline import Gap, TapeView
+from console.keys.actions import REPLAY_ACTIONS
+from console.main import replay
+from console.text.spans import width_of
 from console.widgets.notice import NoticeBar
 from engine.protocol import encode
 from tandem.cli import run as run_command
@@ -106,7 +107,7 @@ def test_what_nobody_recorded_is_passed_over_and_what_was_lost_is_not(tmp_path: 
         assert playing.position == BEGIN + 4000
         moving.now = 44
         assert playing.position == BEGIN + 4030
-        assert playing.seen().error == "connection refused"
+        assert playing.state().error == "connection refused"
         playing.go_to(BEGIN + 2000)
         assert playing.position == BEGIN + 4000
 
@@ -163,7 +164,7 @@ def test_the_line_is_as_wide_as_the_screen_and_says_where(width: int) -> None:
         assert "09:00:00 – 09:01:40 ◉" in text
     if width >= 80:
         assert "space pause" in text
-        stands = scrub(msgspec.structs.replace(view, playing=False), width)
+        stands = scrub(dataclasses.replace(view, playing=False), width)
         assert "space play" in "".join(span.text for span in stands)
 
 
@@ -198,7 +199,7 @@ class Stage:
 def on_stage(path: Path, act: Callable[[Stage, Clock], Awaitable[None]], size: tuple[int, int] = (120, 36)) -> None:
     async def run() -> None:
         with tape(path) as (playing, clock):
-            app = ReplayApp(RecordedDesk(path), playing)
+            app = ReplayApp(RecordedEngine(path), playing)
             async with app.run_test(size=size) as pilot:
                 await act(Stage(app, pilot), clock)
 
@@ -273,7 +274,7 @@ def test_what_cannot_be_replayed_is_one_line(tmp_path: Path, capsys: pytest.Capt
     whole = (tmp_path / "f").read_bytes()
     (tmp_path / "text").write_text("hello")
     (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "newer").write_bytes(whole[:60] + (2).to_bytes(4, "big") + whole[64:])
+    (tmp_path / "newer").write_bytes(whole[:60] + (9).to_bytes(4, "big") + whole[64:])
     for name, code in (("none", 2), ("text", 2), ("newer", 2), ("cut", 1)):
         assert replay(tmp_path / name) == code, name
         said = capsys.readouterr().err

@@ -12,23 +12,23 @@ from tests.support import fake_health
 def test_the_ledger_is_asked_while_its_view_is_open_and_only_when_a_request_ended() -> None:
     async def act(stage: Stage) -> None:
         await stage.play(fake_health.busy, [5.0])
-        assert stage.desk.asked == []
+        assert stage.api.asked == []
         await stage.pilot.press("6")
         text = await stage.until("240 in the ledger")
         assert "wrote 123 tokens at 30.5 tok/s and came to its end" in text
         assert "▶ Writing" in text
         await stage.pilot.pause(0.12)
-        count = len(stage.desk.asked)
+        count = len(stage.api.asked)
         await stage.pilot.pause(0.12)
-        assert len(stage.desk.asked) == count
-        stage.desk.admin.rows.append(replace(stage.desk.admin.rows[-1], id="req-new", client="newcomer"))
+        assert len(stage.api.asked) == count
+        stage.api.admin.rows.append(replace(stage.api.admin.rows[-1], id="req-new", client="newcomer"))
         await stage.play(lambda t: busier(t, 1), [6.0])
         await stage.until("newcomer")
         await stage.pilot.press("1")
-        count = len(stage.desk.asked)
+        count = len(stage.api.asked)
         await stage.play(lambda t: busier(t, 2), [6.0])
         await stage.pilot.pause(0.12)
-        assert len(stage.desk.asked) == count
+        assert len(stage.api.asked) == count
 
     on_stage(act)
 
@@ -51,7 +51,7 @@ def test_scrolling_to_the_end_brings_older_rows() -> None:
             await stage.until(page)
         text = await stage.until("▲ ")
         assert " here" not in text.splitlines()[2]
-        before = [path for path in stage.desk.asked if "before=" in path]
+        before = [path for path in stage.api.asked if "before=" in path]
         assert len(before) == len(set(before)) == 4
 
     on_stage(act, size=(80, 24))
@@ -64,7 +64,7 @@ def test_the_search_is_the_engines() -> None:
         text = await stage.until("18 in the ledger")
         assert "only “logi”" in text
         assert "wrote" not in text
-        assert any("q=logi" in path for path in stage.desk.asked)
+        assert any("q=logi" in path for path in stage.api.asked)
         await stage.pilot.press("escape")
         await stage.until("240 in the ledger")
         await stage.pilot.press("slash", *"zz", "enter")
@@ -104,8 +104,8 @@ def test_a_running_request_is_opened_and_becomes_its_row_when_it_ends() -> None:
         await stage.until("240 in the ledger")
         await stage.pilot.press("down", "enter")
         assert "Writing," in stage.text()
-        assert not any("/admin/requests/req-7f3a" in path for path in stage.desk.asked)
-        stage.desk.admin.rows.append(replace(stage.desk.admin.rows[-1], id="req-7f3a"))
+        assert not any("/admin/requests/req-7f3a" in path for path in stage.api.asked)
+        stage.api.admin.rows.append(replace(stage.api.admin.rows[-1], id="req-7f3a"))
         await stage.play(fake_health.idle, [6.0])
         await stage.until("wrote 123 tokens at 30.5 tok/s and came to its end")
         assert "request req-7f3a" in stage.text()
@@ -122,7 +122,7 @@ def test_an_engine_without_a_ledger_says_so_and_the_rest_goes_on() -> None:
         assert "● ok" in text
         await stage.pilot.press("8")
         await stage.until("✖ this engine has no ledger")
-        stage.desk.lacks = None
+        stage.api.lacks = None
         await stage.until("following")
         await stage.pilot.press("6")
         await stage.until("240 in the ledger")

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from console.draw import rounds_view
-from console.history import Track
-from console.screen import Link, ScreenView
-from console.view import screen_view
-from console.views import ViewState
+from console.history.rates import Track
+from console.keys.views import ViewState
+from console.viewmodel.build import screen_view
+from console.viewmodel.rows import Link, ScreenView
 from engine.protocol import Health, RoundStat
 from tests.console.films import STATES, Moment, film, seen, text
 from tests.support import fake_health
@@ -38,7 +38,7 @@ def stat(rows: int, rounds: int, mean_ms: float, tokens: float) -> RoundStat:
 
 
 def page(view: ScreenView, width: int = 116) -> str:
-    return text(list(rounds_view.sheet(view, ViewState(), width, 31).body))
+    return text(list(rounds_view.content(view, ViewState(), width, 31).body))
 
 
 def test_totals_and_ratios_follow_from_the_rounds_own_times() -> None:

@@ -25,7 +25,7 @@ PROGRAM = (
 )
 WITHOUT_MOUSE = PROGRAM.replace("1:])", "1:]), mouse=False")
 CRASHING = (
-    "import sys, console.app as app\n"
+    "import sys, console.app.app as app\n"
     "def broken(*_): raise RuntimeError('broken on purpose')\n"
     "app.ConsoleApp.action_pause = broken\n" + PROGRAM
 )

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from console import figures
-from console.bars import Part, progress, sparkline, stacked
-from console.spans import Align, Span, clip, column, fit, literal, parts, spread, width_of, wrap
-from console.tones import Tone
+from console.draw.bars import Part, progress, sparkline, stacked
+from console.text import figures
+from console.text.spans import Align, Span, clip, column, fit, literal, parts, spread, width_of, wrap
+from console.text.style_roles import StyleRole
 
 any_text = st.text(max_size=60)
 
@@ -136,22 +136,26 @@ def drawn(line: tuple[Span, ...]) -> str:
     [(0, 10, "─────"), (1, 1000, "━────"), (5, 10, "━━───"), (999, 1000, "━━━━─"), (10, 10, "━━━━━"), (3, 0, "─────")],
 )
 def test_progress_tells_begun_and_unfinished(done: int, total: int, bar: str) -> None:
-    assert drawn(progress(done, total, 5, Tone.GOOD)) == bar
+    assert drawn(progress(done, total, 5, StyleRole.GOOD)) == bar
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 1000), max_size=6), st.integers(0, 3000), st.integers(0, 60))
 def test_stacked_fills_its_width(amounts: list[int], room: int, width: int) -> None:
-    line = stacked([Part(amount, Tone.KV) for amount in amounts], sum(amounts) + room, width, Part(0, Tone.TRACK, "·"))
+    line = stacked(
+        [Part(amount, StyleRole.KV) for amount in amounts], sum(amounts) + room, width, Part(0, StyleRole.TRACK, "·")
+    )
     assert width_of(line) == width
 
 
 def test_stacked_shows_small_parts_and_rounds_the_whole() -> None:
-    line = stacked([Part(1, Tone.WEIGHTS, "w"), Part(499, Tone.KV, "k")], 1000, 10, Part(0, Tone.TRACK, "·"))
+    line = stacked(
+        [Part(1, StyleRole.WEIGHTS, "w"), Part(499, StyleRole.KV, "k")], 1000, 10, Part(0, StyleRole.TRACK, "·")
+    )
     assert drawn(line) == "wkkkk·····"
 
 
 def test_sparkline_shows_the_newest_and_a_base_line() -> None:
-    assert drawn(sparkline([9.0, 0.0, 1.0, 2.0, 4.0], 4, Tone.GOOD)) == "▁▂▄▇"
-    assert drawn(sparkline([1.0], 3, Tone.GOOD)) == "▁▁▇"
-    assert drawn(sparkline([], 3, Tone.GOOD)) == "▁▁▁"
+    assert drawn(sparkline([9.0, 0.0, 1.0, 2.0, 4.0], 4, StyleRole.GOOD)) == "▁▂▄▇"
+    assert drawn(sparkline([1.0], 3, StyleRole.GOOD)) == "▁▁▇"
+    assert drawn(sparkline([], 3, StyleRole.GOOD)) == "▁▁▁"

@@ -8,10 +8,10 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from console.history import History, Track, total_tok_s
-from console.screen import Link, ScreenView
-from console.view import screen_view
-from console.words import LANE_WORDS, ROLE_WORDS, STATUS_WORDS, WAIT_WORDS
+from console.history.rates import History, Track, total_tok_s
+from console.viewmodel.build import screen_view
+from console.viewmodel.labels import LANE_LABELS, ROLE_LABELS, STATUS_LABELS, WAIT_LABELS
+from console.viewmodel.rows import Link, ScreenView
 from engine.protocol import Health, LaneState, RoleState, Status, WaitState
 from tests.support import fake_health
 from tests.support.fake_health import MIB, SCENES
@@ -31,15 +31,15 @@ def played(scene: str, seconds: int) -> Track:
 
 
 def test_every_state_has_its_own_glyph_and_word() -> None:
-    for words, states in (
-        (STATUS_WORDS, Status),
-        (LANE_WORDS, LaneState),
-        (WAIT_WORDS, WaitState),
-        (ROLE_WORDS, RoleState),
+    for labels, states in (
+        (STATUS_LABELS, Status),
+        (LANE_LABELS, LaneState),
+        (WAIT_LABELS, WaitState),
+        (ROLE_LABELS, RoleState),
     ):
-        assert set(words) == set(states)
-        assert len({word.word for word in words.values()}) == len(words)
-    assert len({word.glyph for word in LANE_WORDS.values()}) == len(LANE_WORDS)
+        assert set(labels) == set(states)
+        assert len({label.text for label in labels.values()}) == len(labels)
+    assert len({label.glyph for label in LANE_LABELS.values()}) == len(LANE_LABELS)
 
 
 def test_history_keeps_a_mean_a_second() -> None:
@@ -167,14 +167,14 @@ def test_trouble_is_named_and_no_trouble_is_not() -> None:
 def test_a_request_waiting_for_its_own_slot_names_it() -> None:
     body = fake_health.waiting(5.0)
     own = replace(body.queue[0], state=WaitState.HOME, home=2)
-    assert view(replace(body, queue=[own])).queue[0].word.word == "waits for slot 2, its own"
+    assert view(replace(body, queue=[own])).queue[0].label.text == "waits for slot 2, its own"
 
 
 def test_without_a_snapshot_only_the_link_speaks() -> None:
     shown = screen_view(None, Track(), Link("http://x", error="connection refused"))
     assert shown.lanes is None
-    assert (shown.header.status.word, shown.header.freshness) == ("lost", "connection refused")
-    assert screen_view(None, Track(), Link("http://x")).header.status.word == "connecting"
+    assert (shown.header.status.text, shown.header.freshness) == ("lost", "connection refused")
+    assert screen_view(None, Track(), Link("http://x")).header.status.text == "connecting"
 
 
 def test_all_but_app_and_widgets_works_without_textual() -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from console.recorded import Recording
-from console.recording import Recorder
+from console.history.recorder import Recorder
+from console.history.recording import Recording
 from engine.protocol import (
     CacheLevel,
     Health,
@@ -276,7 +276,7 @@ def main() -> None:
             for _ in range(200):
                 moment = rand.uniform(recording.begin, recording.end)
                 started = time.perf_counter()
-                recording.seen(moment)
+                recording.state_at(moment)
                 seeks.append(1e3 * (time.perf_counter() - started))
         print(f"seek: p50 {statistics.median(seeks):.1f} ms, p95 {statistics.quantiles(seeks, n=20)[-1]:.1f} ms")
 

@@ -1,0 +1,1 @@
+"""Styled text and figures, free of any terminal library."""
