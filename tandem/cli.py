@@ -20,8 +20,8 @@ COMPLETE_VARIABLE = "_TANDEM_COMPLETE"
 
 
 class CommandSpec(NamedTuple):
-    """One command: the module whose `app` holds it, the name within that app where the app holds several for the top
-    level, and its line of help."""
+    """One command: the module of `tandem.commands` whose `app` holds it, its line of help, and the heading it is listed
+    under. `member`: the app holds several commands of the top level."""
 
     module: str
     help: str
@@ -32,27 +32,27 @@ class CommandSpec(NamedTuple):
 SERVING, LOOKING, CARING = "Serve", "Look and measure", "Set up"
 
 COMMANDS: dict[str, CommandSpec] = {
-    "serve": CommandSpec("tandem.serve", "Serve a model in the foreground.", SERVING),
-    "start": CommandSpec("tandem.background", "Serve in the background.", SERVING, member=True),
-    "stop": CommandSpec("tandem.background", "Let running requests end, then stop the engine.", SERVING, member=True),
-    "restart": CommandSpec("tandem.background", "Stop, then start again with the same flags.", SERVING, member=True),
-    "status": CommandSpec("tandem.background", "Say what the running engine does.", SERVING, member=True),
-    "drain": CommandSpec("tandem.draining", "Take no new requests for a while.", SERVING, member=True),
-    "resume": CommandSpec("tandem.draining", "Take requests again after that.", SERVING, member=True),
-    "logs": CommandSpec("tandem.background", "Show the background engine's log.", SERVING, member=True),
-    "service": CommandSpec("tandem.service.app", "Install the engine as a systemd unit of yours.", SERVING),
-    "hold": CommandSpec("tandem.service.hold", "Run a command with the box to itself, then serve again.", SERVING),
-    "console": CommandSpec("tandem.watch", "Watch lanes, memory, roles and the queue, live.", LOOKING),
-    "chat": CommandSpec("tandem.chat", "Talk to the running engine.", LOOKING),
-    "bench": CommandSpec("tandem.bench.app", "Measure levels c1, c2, c4 and compare the texts.", LOOKING),
-    "check": CommandSpec("tandem.check", "Prove that company does not change a text.", LOOKING),
-    "usage": CommandSpec("tandem.usage", "Add up what was served, by day, client or model.", LOOKING),
-    "residency": CommandSpec("tandem.residency", "Which small models fit beside the engine, and why.", LOOKING),
-    "models": CommandSpec("tandem.models", "List, fetch and inspect models.", CARING),
-    "config": CommandSpec("tandem.configs", "Show, write and validate the settings.", CARING),
-    "secrets": CommandSpec("tandem.secrets", "Make, rotate and remove API keys and tokens.", CARING),
-    "completion": CommandSpec("tandem.completion", "Print a script that completes commands in a shell.", CARING),
-    "doctor": CommandSpec("tandem.doctor", "Check this box and recommend a slot count.", CARING),
+    "serve": CommandSpec("serve", "Serve a model in the foreground.", SERVING),
+    "start": CommandSpec("background", "Serve in the background.", SERVING, member=True),
+    "stop": CommandSpec("background", "Let running requests end, then stop the engine.", SERVING, member=True),
+    "restart": CommandSpec("background", "Stop, then start again with the same flags.", SERVING, member=True),
+    "status": CommandSpec("status", "Say what the running engine does.", SERVING),
+    "drain": CommandSpec("draining", "Take no new requests for a while.", SERVING, member=True),
+    "resume": CommandSpec("draining", "Take requests again after that.", SERVING, member=True),
+    "logs": CommandSpec("logs", "Show the background engine's log.", SERVING),
+    "service": CommandSpec("service", "Install the engine as a systemd unit of yours.", SERVING),
+    "hold": CommandSpec("hold", "Run a command with the box to itself, then serve again.", SERVING),
+    "console": CommandSpec("console", "Watch lanes, memory, roles and the queue, live.", LOOKING),
+    "chat": CommandSpec("chat", "Talk to the running engine.", LOOKING),
+    "bench": CommandSpec("bench", "Measure levels c1, c2, c4 and compare the texts.", LOOKING),
+    "check": CommandSpec("check", "Prove that company does not change a text.", LOOKING),
+    "usage": CommandSpec("usage", "Add up what was served, by day, client or model.", LOOKING),
+    "residency": CommandSpec("residency", "Which small models fit beside the engine, and why.", LOOKING),
+    "models": CommandSpec("models", "List, fetch and inspect models.", CARING),
+    "config": CommandSpec("config", "Show, write and validate the settings.", CARING),
+    "secrets": CommandSpec("secrets", "Make, rotate and remove API keys and tokens.", CARING),
+    "completion": CommandSpec("completion", "Print a script that completes commands in a shell.", CARING),
+    "doctor": CommandSpec("doctor", "Check this box and recommend a slot count.", CARING),
 }
 
 
@@ -83,10 +83,10 @@ class LazyGroup(TyperGroup):
 def load(name: str) -> Any:
     """The real command of that name, imported now."""
     spec = COMMANDS[name]
-    command = typer.main.get_command(import_module(spec.module).app)
+    command = typer.main.get_command(import_module(f"tandem.commands.{spec.module}").app)
     if spec.member:
         if not isinstance(command, TyperGroup):
-            raise TypeError(f"{spec.module}.app must hold several commands")
+            raise TypeError(f"tandem.commands.{spec.module}.app must hold several commands")
         command = command.commands[name]
     command.name = name
     return command
@@ -160,11 +160,20 @@ def _misuse(why: TyperException) -> str:
     return f"tandem: {said}{help_at}"
 
 
+def complete(instruction: str) -> int:
+    """Answer `complete_bash` with what may follow the words in the environment, `source_bash` with bash's script.
+
+    Returns an exit code.
+    """
+    from typer.completion import completion_init, shell_complete  # type: ignore[attr-defined]
+
+    completion_init()
+    return shell_complete(typer.main.get_command(app), {}, "tandem", COMPLETE_VARIABLE, instruction)
+
+
 def main() -> None:
     """The entry point of the `tandem` script."""
     if (question := os.environ.get(COMPLETE_VARIABLE)) is not None:
-        from tandem.completion import complete
-
         sys.exit(complete(question))
     args = sys.argv[1:]
     output.own_streams()

@@ -16,7 +16,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
 if TYPE_CHECKING:
@@ -128,8 +127,7 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
     """An error handler for codecs: what an encoding lacks in as many cells of ASCII, else as its escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    # By name, as the table of commands does: starting a command imports nothing of the console.
-    likeness: Callable[[str], str | None] = import_module("console.ascii").likeness
+    from console.text.ascii import likeness
 
     def one(character: str) -> str:
         like = likeness(character)

@@ -13,8 +13,8 @@ from typing import Any
 
 from tandem.cli import COMMANDS, load
 from tandem.exits import Exit
-from tandem.kinds import Kind
-from tandem.settings import ALIAS_PREFIXES, TABLE, Setting
+from tandem.settings.kinds import Kind
+from tandem.settings.table import ALIAS_PREFIXES, TABLE, Setting
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 100

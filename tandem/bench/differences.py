@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from engine.protocol.reports import TokenDifference
 from tandem.bench.load import question
-from tandem.completions import Piece, TokenLogprob, ask
-from tandem.wire import Address
+from tandem.client.chat_stream import Piece, TokenLogprob, ask
+from tandem.client.wire import Address
 
 
 def first_difference(alone: str, here: str) -> int:

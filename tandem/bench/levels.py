@@ -12,9 +12,9 @@ from tandem import output
 from tandem.bench.differences import locate
 from tandem.bench.load import Pass, measure, question, run_pass
 from tandem.bench.proof import watching, why_unproven
-from tandem.completions import Ask
+from tandem.client.chat_stream import Ask
+from tandem.client.wire import Address, health
 from tandem.exits import CommandError, Exit
-from tandem.wire import Address, health
 
 WARM_UP = "Say hello."
 WARM_UP_TOKENS = 8

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from tandem.completions import Ask, End, Message, Piece, Wait, ask
+from tandem.client.chat_stream import Ask, End, Message, Piece, Wait, ask
+from tandem.client.wire import Address
 from tandem.exits import CommandError, Exit
-from tandem.wire import Address
 
 CLIENT = "tandem-bench"
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from engine.protocol import Health, Parallel
 from engine.protocol.reports import Proof
-from tandem.wire import Address, health
+from tandem.client.wire import Address, health
 
 SAMPLE_S = 0.1
 

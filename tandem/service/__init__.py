@@ -1,1 +1,1 @@
-"""The engine as a service: its watchdog, its supervisor, its log files, its systemd unit, and holding the box."""
+"""Starting, watching and ending engines: preflight, supervisor, log files, systemd unit, holding the box."""

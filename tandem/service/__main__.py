@@ -11,16 +11,16 @@ import msgspec
 import typer
 
 from tandem import output
-from tandem.configure import state_dir
+from tandem.client.register import registered, write_launch
+from tandem.client.unrecorded import settled_address
 from tandem.exits import CommandError
-from tandem.flags import to_arguments, with_engine_flags
-from tandem.origins import Flags, resolve
-from tandem.register import registered, write_launch
 from tandem.service.claims import claimed
 from tandem.service.rotation import LOG_NAME, RotatingLog
 from tandem.service.supervisor import HealthProbe, Supervisor
 from tandem.service.watchdog import Policy
-from tandem.unrecorded import settled_address
+from tandem.settings.engine_config import state_dir
+from tandem.settings.flags import to_arguments, with_engine_flags
+from tandem.settings.origins import Flags, resolve
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

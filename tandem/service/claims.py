@@ -12,9 +12,8 @@ from pathlib import Path
 from engine.process.locks import Held, held, holder, process_words
 from engine.process.state_dir import StateDirUnusable, prepare
 from tandem.exits import CommandError, Exit
-from tandem.paths import state_root
+from tandem.settings.paths import SUPERVISOR_LOCK, state_root
 
-SUPERVISOR_LOCK = "supervisor.lock"
 _PR_SET_PDEATHSIG = 1
 
 

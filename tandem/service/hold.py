@@ -1,10 +1,9 @@
-"""`tandem hold`: run a command with the box to itself, and serve again afterwards, whatever happened."""
+"""Holds the box: stops the engines, runs a command, and starts the engines again, whatever happened."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -14,26 +13,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
 from engine.process.locks import Held, held, holder, process_words
 from engine.process.private_files import make_private, read_private, write_private
 from tandem import output
+from tandem.client.register import Launch, Running, read_launch, running
+from tandem.client.wire import Address, Refused, Unreachable, health
 from tandem.exits import CommandError, Exit
-from tandem.paths import state_root
-from tandem.register import Launch, Running, read_launch, running
 from tandem.service import unit
 from tandem.service.claims import hold_lock
 from tandem.service.launching import check_again, end, entered, environment_of, launch
-from tandem.wire import Address, Refused, Unreachable, health
+from tandem.settings.paths import state_root
 
 if TYPE_CHECKING:
     import psutil
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 NOTE_NAME = "hold.json"
 TIMED_OUT_EXIT = 124
@@ -43,7 +39,6 @@ CANNOT_RUN_EXIT, NOT_FOUND_EXIT = 126, 127
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for a command that must end."""
 POLL_S = 0.2
-MOST_MINUTES = 365 * 1440
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,45 +62,28 @@ class Stopped:
     environ: dict[str, str]
 
 
-@app.command()
-def hold(
-    minutes: Annotated[
-        float, typer.Argument(metavar="MINUTES", help="The most that the command may take.", min=0.01, max=MOST_MINUTES)
-    ],
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command and its arguments, after --.")],
-    drain: Annotated[
-        bool, typer.Option("--drain", help="Where requests run, let them end first, as `stop` does.")
-    ] = False,
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="S", min=0, help="How long to wait until the engine is ready again.")
-    ] = 180.0,
-) -> None:
-    """Stop the engine, run a command with the box to itself, start the engine again with the same settings.
+def hold_box(seconds: float, command: list[str], *, drain: bool, wait_s: float) -> int:
+    """Stop every engine of this user, run the command for at most `seconds`, and start the engines again, each waited
+    for up to `wait_s`. Returns the command's exit code, FAILURE in the place of 0 where an engine did not start again.
 
-    The exit code is the command's; 124 where it took longer than MINUTES and was ended, 5 where requests run and
-    --drain was not given.
+    Raises CommandError (exit 5) where the box is held, an engine could not be started again, or requests run and
+    `drain` is off.
     """
-    if shutil.which(command[0]) is None:
-        # Said before anything is stopped for it, as a shell would.
-        there = Path(command[0]).exists()
-        output.error(f"{command[0]} cannot be run: {'not an executable file' if there else 'no such command'}")
-        raise typer.Exit(CANNOT_RUN_EXIT if there else NOT_FOUND_EXIT)
     stopped: list[Stopped] = []
-    code = int(Exit.FAILURE)
     with _signals_noted() as signals:
         try:
             with held(hold_lock()):
-                code = _stop_and_run(minutes * 60, command, drain=drain, signals=signals, stopped=stopped)
+                code = _stop_and_run(seconds, command, drain=drain, signals=signals, stopped=stopped)
         except Held as why:
             raise CommandError(
                 f"the box is held already, by {process_words(why.pid)}; `tandem status` tells until when", Exit.REFUSED
             ) from why
         finally:
-            # Outside the lock, which keeps everyone else's engines from starting: a unit's is someone else's.
-            restored = [_restore(one, wait) for one in stopped]
+            # The lock is free again here: it keeps every engine from starting, also those that a unit restarts.
+            restored = [_restore(one, wait_s) for one in stopped]
             if stopped and all(restored):
                 remove_note()
-    raise typer.Exit(code if all(restored) else code or Exit.FAILURE)
+    return code if all(restored) else code or Exit.FAILURE
 
 
 def _stop_and_run(

@@ -19,17 +19,17 @@ from engine.process.private_files import open_private
 from engine.process.state_dir import RECORD_NAME, read_record
 from engine.protocol import Status
 from tandem import output
-from tandem.configure import check_host, state_dir
+from tandem.client.register import Launch, Running, unrecorded_address
+from tandem.client.wire import health
 from tandem.exits import CommandError, Exit
-from tandem.flags import to_arguments
-from tandem.origins import Flags, resolve
-from tandem.register import Launch, Running, unrecorded_address
-from tandem.serve import find_model, refuse_early
-from tandem.service.report import State, read_report
+from tandem.service.preflight import find_model, refuse_early
 from tandem.service.rotation import LOG_NAME
+from tandem.service.supervisor_report import State, read_report
 from tandem.service.unit import check_no_unit_runs
-from tandem.settings import ALIAS_PREFIXES, PREFIX, Settings
-from tandem.wire import health
+from tandem.settings.engine_config import check_host, state_dir
+from tandem.settings.flags import to_arguments
+from tandem.settings.origins import Flags, resolve
+from tandem.settings.table import ALIAS_PREFIXES, PREFIX, Settings
 
 POLL_S = 0.1
 TAIL_LINES = 20

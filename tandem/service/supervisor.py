@@ -19,13 +19,13 @@ from engine.config import CLOSING_S
 from engine.process.notify import standstill
 from engine.process.state_dir import ServiceRecord, read_record
 from engine.protocol import Status, decode_health
+from tandem.client.unrecorded import answers_unrecorded
+from tandem.client.wire import Address, Unreachable, get
 from tandem.exits import Exit
 from tandem.service import watchdog
-from tandem.service.report import Report, State, write_report
 from tandem.service.rotation import RotatingLog, pump
+from tandem.service.supervisor_report import Report, State, write_report
 from tandem.service.watchdog import Decision, Finished, GiveUp, Nothing, Policy, Restart, Seen
-from tandem.unrecorded import answers_unrecorded
-from tandem.wire import Address, Unreachable, get
 
 LAST_WORDS_S = 5.0
 """How long a hung engine may take to write down where its threads stand before it is killed."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.config import CLOSING_S
 from tandem.exits import CommandError, Exit
-from tandem.paths import shipped
+from tandem.settings.paths import shipped
 
 TEMPLATE = "systemd/tandem.service"
 SLOWER_S = 5.0

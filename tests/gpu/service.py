@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.protocol import Health
-from tandem.origins import Flags
-from tandem.own_engine import engine_for
-from tandem.wire import Address, health
+from tandem.client.wire import Address, health
+from tandem.service.own_engine import engine_for
+from tandem.settings.origins import Flags
 from tests.gpu.setting import row, say
 
 ASKED = (

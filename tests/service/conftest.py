@@ -16,8 +16,8 @@ import pytest
 
 from engine.process.listening import PortInUse, bind
 from engine.process.state_dir import ServiceRecord, read_record
-from tandem.register import Running
-from tandem.settings import ALIAS_PREFIXES, PREFIX
+from tandem.client.register import Running
+from tandem.settings.table import ALIAS_PREFIXES, PREFIX
 from tests.support.models import default_model
 
 ROOT = Path(__file__).resolve().parents[2]

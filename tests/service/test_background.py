@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from engine.process.state_dir import is_locked, lock_state_dir, read_record
+from tandem.client.register import Running
+from tandem.client.wire import Address, Unreachable, get, health
 from tandem.exits import Exit
-from tandem.register import Running
-from tandem.wire import Address, Unreachable, get, health
 from tests.service.conftest import LONG_S, Box
 from tests.support.scripted_engine import wait_until
 from tests.support.sockets import heard_until

@@ -16,7 +16,7 @@ import pytest
 
 from engine.process.locks import holder
 from engine.process.state_dir import LOCK_NAME, RECORD_NAME
-from tandem.service.report import read_report
+from tandem.service.supervisor_report import read_report
 from tests.service.conftest import LONG_S, ROOT, Box
 from tests.support.scripted_engine import wait_until
 

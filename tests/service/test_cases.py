@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from engine.protocol import Health
-from tandem.wire import Address, health
+from tandem.client.wire import Address, health
 from tests.service.conftest import LONG_S, Box, make_box
 from tests.support.scripted_engine import wait_until
 from tests.support.sockets import heard_until

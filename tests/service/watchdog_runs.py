@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from engine.process.state_dir import read_record
-from tandem.service.report import Report, State, read_report
+from tandem.service.supervisor_report import Report, State, read_report
 from tandem.service.watchdog import Policy
 from tests.service.conftest import ROOT, Box, make_box
 from tests.service.test_background import open_stream

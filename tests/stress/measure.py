@@ -24,8 +24,8 @@ from contextlib import ExitStack
 
 import httpx
 
-from tandem.origins import NO_FLAGS
-from tandem.own_engine import engine_for
+from tandem.service.own_engine import engine_for
+from tandem.settings.origins import NO_FLAGS
 from tests.stress.console import console, opened
 
 PAIRS = 10

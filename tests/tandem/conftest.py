@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.settings import ALIAS_PREFIXES, PREFIX
+from tandem.settings.table import ALIAS_PREFIXES, PREFIX
 
 
 @pytest.fixture(autouse=True)

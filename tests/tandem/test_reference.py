@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from tandem.envfile import read_env_file
-from tandem.origins import resolve
 from tandem.reference import PAGES, ROOT
-from tandem.settings import TABLE
+from tandem.settings.envfile import read_env_file
+from tandem.settings.origins import resolve
+from tandem.settings.table import TABLE
 
 
 @pytest.mark.parametrize("name", list(PAGES))

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from engine.process.log_ring import TEXT_LIMIT, LogRing, LogSearch
-from tandem import logs
+from tandem.service import logging_setup as logs
 
 
 @pytest.fixture

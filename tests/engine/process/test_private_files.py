@@ -19,11 +19,11 @@ from engine.process.state_dir import (
     read_record,
     write_record,
 )
-from tandem.origins import NO_FLAGS
-from tandem.register import read_launch, write_launch
+from tandem.client.register import read_launch, write_launch
 from tandem.service.claims import claimed
-from tandem.service.report import Report, State, read_report, write_report
 from tandem.service.rotation import RotatingLog
+from tandem.service.supervisor_report import Report, State, read_report, write_report
+from tandem.settings.origins import NO_FLAGS
 from tests.engine.process.ledger.rows import row
 
 OWN = os.geteuid()

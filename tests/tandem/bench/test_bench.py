@@ -14,7 +14,7 @@ from tandem.bench import proof
 from tandem.bench.differences import difference_at, first_difference
 from tandem.bench.load import read_prompts
 from tandem.cli import run
-from tandem.completions import TokenLogprob, TopLogprob
+from tandem.client.chat_stream import TokenLogprob, TopLogprob
 from tandem.exits import CommandError, Exit
 from tests.support.served import served
 from tests.tandem.busy_engine import GAP, BusyEngine

@@ -17,9 +17,9 @@ from engine.config import ServiceConfig
 from engine.process.owner_socket import owner_socket
 from engine.process.state_dir import ServiceRecord, held, lock_state_dir, write_record
 from tandem.service.claims import SUPERVISOR_LOCK
-from tandem.service.report import REPORT_NAME, Report, State, describe, read_report, write_report
 from tandem.service.rotation import LOG_NAME, RotatingLog
 from tandem.service.supervisor import HealthProbe, Probe, Supervisor, how_it_ended
+from tandem.service.supervisor_report import REPORT_NAME, Report, State, describe_report, read_report, write_report
 from tandem.service.watchdog import Policy, Seen
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, wait_until
@@ -219,6 +219,6 @@ def test_a_supervisor_that_is_no_more_is_said_to_have_died(tmp_path: Path) -> No
     died = read_report(tmp_path)
     assert died is not None
     assert died.state is State.DIED
-    assert "process 7" in describe(died)
+    assert "process 7" in describe_report(died)
     with held(tmp_path / SUPERVISOR_LOCK):
         assert read_report(tmp_path) == report

@@ -1,0 +1,185 @@
+"""`tandem chat`: talk to the running engine, in turns or with one prompt."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+import typer
+
+from tandem import output
+from tandem.client.chat_stream import Ask, End, Message, Piece, Usage, Wait, ask
+from tandem.client.interrupt import Interrupt
+from tandem.client.register import address_of
+from tandem.client.wire import Address
+from tandem.commands.options import UrlOption
+from tandem.exits import CommandError, Exit
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+HELP = "/new starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How every turn is asked."""
+
+    max_tokens: int | None
+    temperature: float | None
+    seed: int | None
+
+    def ask(self, messages: list[Message]) -> Ask:
+        return Ask(
+            messages=tuple(messages),
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+            client="tandem-chat",
+        )
+
+
+class ChatAnswer(msgspec.Struct, frozen=True):
+    """What `--json` prints."""
+
+    text: str
+    finish: str
+    usage: Usage | None
+
+
+@dataclass(slots=True)
+class Reply:
+    """What an answer has become so far; `finish` is empty until it is whole."""
+
+    text: str = ""
+    finish: str = ""
+    usage: Usage | None = None
+
+
+@app.command()
+def chat(
+    prompt: Annotated[str | None, typer.Argument(help="One prompt; without it, a conversation.")] = None,
+    url: UrlOption = None,
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system message.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", metavar="N", min=1, help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", metavar="X", min=0, help="0 is greedy.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Fixes sampling.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON (with one prompt).")] = False,
+) -> None:
+    """Talk to the running engine. A prompt may also come through a pipe."""
+    address = address_of(url)
+    talk = Conversation(address, Style(max_tokens, temperature, seed), system)
+    if prompt is None and not sys.stdin.isatty():
+        prompt = sys.stdin.read()
+    if prompt is None:
+        if json:
+            raise CommandError("--json needs a prompt", Exit.USAGE)
+        with talk.interrupt.held():
+            talk.run()
+        return
+    if not prompt.strip():
+        raise CommandError("the prompt is empty", Exit.USAGE)
+    with talk.interrupt.held():
+        reply = talk.say(prompt, shown=not json)
+    if json:
+        output.emit_json(ChatAnswer(reply.text, reply.finish, reply.usage))
+    if not reply.finish:
+        raise typer.Exit(Exit.INTERRUPTED)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The turns so far, and the engine that answers them."""
+
+    address: Address
+    style: Style
+    system: str | None
+    turns: list[Message] = field(default_factory=list)
+    interrupt: Interrupt = field(default_factory=Interrupt)
+
+    def run(self) -> None:
+        """Read turns from the terminal until the person leaves."""
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 -- gives input() its line editing
+        output.note(f"{self.address.url}: {HELP}")
+        while True:
+            try:
+                self.interrupt.release()
+                line = input("> ").strip()
+                self.interrupt.hold()
+            except EOFError:
+                output.note("")
+                return
+            except KeyboardInterrupt:
+                self.interrupt.hold()
+                output.note("")
+                continue
+            if line in ("/exit", "/quit"):
+                return
+            if line == "/new":
+                self.turns.clear()
+                output.note("a new conversation")
+            elif line.startswith("/"):
+                output.note(HELP)
+            elif line:
+                try:
+                    self.say(line, shown=True)
+                except CommandError as why:
+                    output.error(why.message)
+
+    def say(self, text: str, *, shown: bool) -> Reply:
+        """Ask one turn and stream its answer; a Ctrl-C that is held cancels it and keeps what came. A turn that fails
+        leaves the conversation as it was."""
+        turn = Message("user", text)
+        head = [Message("system", self.system)] if self.system else []
+        question = self.style.ask([*head, *self.turns, turn])
+        reply = Reply()
+        if not self.interrupt.run(_stream(self.address, question, reply, shown=shown)):
+            if shown:
+                output.emit("")
+            output.note("stopped")
+        self.turns += [turn, Message("assistant", reply.text)]
+        return reply
+
+
+async def _stream(address: Address, question: Ask, reply: Reply, *, shown: bool) -> None:
+    waiting = WaitLine()
+    async with ask(address, question) as answers:
+        async for answer in answers:
+            match answer:
+                case Wait(text):
+                    waiting.show(text)
+                case Piece(text):
+                    waiting.clear()
+                    reply.text += text
+                    if shown:
+                        output.emit(text, end="")
+                case End(finish, usage, cut):
+                    waiting.clear()
+                    reply.finish, reply.usage = finish, usage
+                    if shown:
+                        output.emit("")
+                    if cut:
+                        output.note(f"max_tokens {cut}: the room that was left")
+
+
+class WaitLine:
+    """The one line on a terminal that says what an answer waits for, written over and wiped."""
+
+    def __init__(self) -> None:
+        self._width = 0
+        self._on = sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        if self._on:
+            self.clear()
+            shown = "".join(c for c in text if c.isprintable())[:78]
+            output.note(shown, end="")
+            self._width = len(shown)
+
+    def clear(self) -> None:
+        if self._width:
+            output.note(f"\r{' ' * self._width}\r", end="")
+            self._width = 0
