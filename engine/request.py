@@ -107,7 +107,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PrefillProgress:
     """Prompt tokens read so far."""
 
     done: int
@@ -151,7 +151,7 @@ class Failed:
     error: RequestError
 
 
-Event = Waiting | Admitted | Reading | Text | Finished | Done | Failed
+Event = Waiting | Admitted | PrefillProgress | Text | Finished | Done | Failed
 
 
 class EventSink(Protocol):

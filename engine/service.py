@@ -264,11 +264,11 @@ class _Service:
         limit = f"{self._config.drain_timeout_s:g} s (TANDEM_DRAIN_TIMEOUT)"
         message = f"the server ended before this answer was complete, which did not end within {limit}"
         error = RequestError(message, status=503, code="draining", retry_after=5)
-        self._app.exchanges.end_all(error, Ending.TIMEOUT)
+        self._app.streams.end_all(error, Ending.TIMEOUT)
 
     async def _all_done_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while self._app.exchanges.count:
+        while self._app.streams.count:
             if time.monotonic() >= deadline:
                 return False
             await asyncio.sleep(POLL_S)

@@ -13,10 +13,10 @@ from engine.config import EngineConfig
 from engine.core import log_lines as records
 from engine.core.scheduling.inbox import Inbox
 from engine.core.scheduling.prefill import DecodeShare
-from engine.core.state import Clock, EngineState, LoadedModel, MemoryDesk
+from engine.core.state import Clock, EngineState, LoadedModel, MemoryManager
 from engine.execution.cuda.memory import KvMemory
 from engine.execution.devices import UnusableDevice, without_gpu
-from engine.memory.admission import ReservationLedger
+from engine.memory.admission import Reservations
 from engine.memory.budget import KvBacking, SlotCost, SplitMeter, default_floors, fit_slots
 from engine.memory.kv.layout import KvLayout
 from engine.memory.kv.pool import KvPool
@@ -154,7 +154,7 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
         min_room=windows.min_room,
         chunk=min(config.prefill_chunk or (CHUNK_ROWS if gpu is None else runner.max_rows), runner.max_rows),
         resident=resident,
-        memory=MemoryDesk(probe, floors, SplitMeter(baseline), ladder, ReservationLedger(), host),
+        memory=MemoryManager(probe, floors, SplitMeter(baseline), ladder, Reservations(), host),
         share=share,
         roles=PlannedRoles.of(config),
     )

@@ -9,7 +9,7 @@ from engine.request import Ending
 
 @dataclass(slots=True)
 class Counters:
-    """`rounds` counts joint rounds by how many slots shared each."""
+    """`rounds` counts decode rounds by how many slots shared each."""
 
     endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
     waiting_memory: int = 0

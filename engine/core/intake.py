@@ -7,7 +7,7 @@ from engine.core.scheduling.deadlines import overdue
 from engine.core.scheduling.inbox import Cancel, End, Submission, draining
 from engine.core.state import EngineState
 from engine.request import Ending, RequestError
-from engine.sequence.request_state import new_job
+from engine.sequence.request_state import new_request_state
 
 EXPIRE_EVERY_S = 0.1
 
@@ -28,21 +28,21 @@ class Intake:
             match item:
                 case Submission(request, sink):
                     self._arrivals += 1
-                    job = new_job(request, sink, self._arrivals, state.clock())
-                    state.jobs[request.id] = job
-                    state.queue.append(job)
-                    state.settled = False
+                    req = new_request_state(request, sink, self._arrivals, state.clock())
+                    state.requests[request.id] = req
+                    state.queue.append(req)
+                    state.queue_unchanged = False
                 case Cancel(request_id):
-                    if (gone := state.jobs.get(request_id)) is not None:
+                    if (gone := state.requests.get(request_id)) is not None:
                         self._lifecycle.abandon(gone)
                 case End(request_id, error, ending):
-                    if (ended := state.jobs.get(request_id)) is not None:
+                    if (ended := state.requests.get(request_id)) is not None:
                         self._lifecycle.fail(ended, error, ending)
 
     def refuse_waiting(self) -> None:
         """The engine drains: who has no slot yet is better off elsewhere."""
-        for job in [job for job in self._state.queue if not job.admitted]:
-            self._lifecycle.fail(job, draining(), Ending.REFUSED)
+        for req in [req for req in self._state.queue if not req.admitted]:
+            self._lifecycle.fail(req, draining(), Ending.REFUSED)
 
     def expire(self) -> None:
         """End the requests whose time is over."""
@@ -51,12 +51,12 @@ class Intake:
         if now < self._expire_at:
             return
         self._expire_at = now + EXPIRE_EVERY_S
-        for job in tuple(state.jobs.values()):
-            error = overdue(job, state.config, now)
+        for req in tuple(state.requests.values()):
+            error = overdue(req, state.config, now)
             if error is not None:
-                self._lifecycle.fail(job, error, Ending.TIMEOUT)
+                self._lifecycle.fail(req, error, Ending.TIMEOUT)
 
     def end_all(self, error: RequestError, cause: BaseException | None) -> None:
         """End every request with `error`, after a defect or at the very end."""
-        for job in tuple(self._state.jobs.values()):
-            self._lifecycle.fail(job, error, Ending.ERROR, cause)
+        for req in tuple(self._state.requests.values()):
+            self._lifecycle.fail(req, error, Ending.ERROR, cause)

@@ -6,7 +6,7 @@ from engine.core.state import EngineState
 from engine.memory.kv.pool import IntegrityError
 
 
-def disagreement(state: EngineState) -> str | None:
+def find_defect(state: EngineState) -> str | None:
     """What does not add up while no request is in the engine; None where everything does.
 
     A finding is a defect of ours, and never a reason to stop serving: rows are compared with their tokens wherever they
@@ -16,7 +16,7 @@ def disagreement(state: EngineState) -> str | None:
         state.pool.check_integrity()
     except IntegrityError as error:
         return str(error)
-    promised = state.memory.ledger.outstanding()
+    promised = state.memory.reservations.outstanding()
     if promised:
         return f"reservations: {promised:,} bytes are promised while nothing runs"
     for slot in state.slots:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
 
 import structlog
 
 from engine.core.scheduling.routing import Place
 from engine.request import Ending, RequestError
-from engine.sequence.request_state import Choice, Job
+from engine.sequence.request_state import RequestState, Sequence
 
 _log: structlog.stdlib.BoundLogger = structlog.wrap_logger(logging.getLogger("tandem.engine"))
 
 
-def routed(job: Job, place: Place, *, cached: int, waited_s: float, slot0_holder: str | None) -> None:
+def routed(req: RequestState, place: Place, *, cached: int, waited_s: float, slot0_holder: str | None) -> None:
     """One request got a slot: by which rule and figures, and who held slot 0."""
-    asked = job.request.max_tokens
+    asked = req.request.max_tokens
     cut = f"{asked} -> {place.max_tokens}" if asked is not None and asked > place.max_tokens else None
     _log.info(
         "[parallel]",
-        id=job.request.id,
+        id=req.request.id,
         slot=place.slot,
         rule=str(place.rule),
-        prompt=job.prompt_len,
+        prompt=req.prompt_len,
         cached=cached,
         home=place.home,
         slot0_holder=slot0_holder,
-        slot0_wait=round(waited_s, 1) if place.gave_up == 0 else 0.0,
+        slot0_wait=round(waited_s, 1) if place.preference_expired == 0 else 0.0,
         spill_head=0,
         shared_head=place.shared_head,
         max_tokens=cut or place.max_tokens,
@@ -40,26 +39,26 @@ def few_threads(threads: int, reason: str) -> None:
     _log.info("[device] threads", threads=threads, reason=reason)
 
 
-def ended(job: Job, last: Choice | None, ending: Ending, finish: str, now: float) -> None:
-    """One request ended, however it did. `last` is the choice that ran last, if one ran."""
+def ended(req: RequestState, last: Sequence | None, ending: Ending, finish: str, now: float) -> None:
+    """One request ended, however it did. `last` is the sequence that ran last, if one ran."""
     first = None if last is None else last.first_token
     seconds = 0.0 if last is None or first is None else now - first
     _log.info(
         "[req]",
-        id=job.request.id,
-        client=job.request.client,
+        id=req.request.id,
+        client=req.request.client,
         slot=None if last is None else last.slot.id,
-        prompt=job.prompt_len,
-        cached=job.cached_tokens,
-        completion=job.completion_tokens,
+        prompt=req.prompt_len,
+        cached=req.cached_tokens,
+        completion=req.completion_tokens,
         ending=ending.name.lower(),
         finish=finish,
-        ttft=None if first is None else round(first - job.arrived, 3),
+        ttft=None if first is None else round(first - req.arrived, 3),
         tok_s=round((last.generated - 1) / seconds, 1)
         if last is not None and last.generated > 1 and seconds > 0
         else None,
-        cache="resident" if job.cached_tokens else "none",
-        age=round(now - job.arrived, 3),
+        cache="resident" if req.cached_tokens else "none",
+        age=round(now - req.arrived, 3),
     )
 
 
@@ -68,15 +67,15 @@ def on_cpu(reason: str) -> None:
     _log.info("[device] the CPU runs the model", no_gpu=reason)
 
 
-def questionable(model: str, warnings: Sequence[str]) -> None:
+def questionable(model: str, warnings: tuple[str, ...]) -> None:
     """A model was loaded although something is wrong with its file."""
     for warning in warnings:
         _log.warning("[model] " + warning, model=model)
 
 
-def failed(job: Job, error: RequestError, cause: BaseException) -> None:
+def failed(req: RequestState, error: RequestError, cause: BaseException) -> None:
     """A request ended for a defect of ours: with its traceback, which shows no values."""
-    _log.error("[req] failed", id=job.request.id, code=error.code, error=error.message, traceback=_trace(cause))
+    _log.error("[req] failed", id=req.request.id, code=error.code, error=error.message, traceback=_trace(cause))
 
 
 def turn_failed(cause: BaseException) -> None:
@@ -84,7 +83,7 @@ def turn_failed(cause: BaseException) -> None:
     _log.critical("a turn of the engine loop failed; every request in it was ended", traceback=_trace(cause))
 
 
-def books_disagree(defect: str) -> None:
+def integrity_failed(defect: str) -> None:
     """The engine fell idle and its books do not add up."""
     _log.critical("the books do not add up; please report this", defect=defect)
 

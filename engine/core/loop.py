@@ -60,7 +60,7 @@ class Engine:
         self._closing = False
         self._abort = False
         self._failure: BaseException | None = None
-        self._books_checked_at = 0
+        self._integrity_checked_at = 0
 
     @property
     def model(self) -> ServedModel | None:
@@ -176,9 +176,9 @@ class Engine:
             self._intake.refuse_waiting()
         self._intake.expire()
         self._dispatcher.run()
-        read = self._rounds.read_chunk()
-        decoded = self._rounds.joint_round()
-        self._check_books()
+        read = self._rounds.prefill_chunk()
+        decoded = self._rounds.decode_round()
+        self._check_integrity()
         idle = not (read or decoded)
         self._look_at_roles(idle=idle)
         self._publisher.publish(draining=self._draining)
@@ -193,7 +193,7 @@ class Engine:
             self._ready.set()
             self._ended.set()
             return
-        while not (self._abort or (self._closing and not self._serving().jobs)):
+        while not (self._abort or (self._closing and not self._serving().requests)):
             if not self._guarded_turn():
                 self._inbox.sleep(self._pause())
         self._shut_down()
@@ -206,16 +206,16 @@ class Engine:
             self._intake.end_all(RequestError("the engine failed", status=500, code="engine_error"), defect)
             return False
 
-    def _check_books(self) -> None:
+    def _check_integrity(self) -> None:
         """Once each time the engine falls idle."""
         state = self._serving()
         ended = state.counters.ended
-        if state.jobs or ended == self._books_checked_at:
+        if state.requests or ended == self._integrity_checked_at:
             return
-        self._books_checked_at = ended
-        state.defect = books.disagreement(state)
+        self._integrity_checked_at = ended
+        state.defect = books.find_defect(state)
         if state.defect is not None:
-            records.books_disagree(state.defect)
+            records.integrity_failed(state.defect)
 
     def _look_at_roles(self, *, idle: bool) -> None:
         """Plan the roles again where memory may have changed since."""

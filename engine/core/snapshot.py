@@ -19,7 +19,7 @@ from engine.memory.budget import Named
 from engine.memory.probe import MemoryReading
 from engine.protocol import LaneState, Status
 from engine.request import Ending
-from engine.sequence.request_state import Choice, Job, Slot
+from engine.sequence.request_state import RequestState, Sequence, Slot
 
 MEMORY_EVERY_S = 0.25
 STALLED_AFTER_S = 30.0
@@ -63,7 +63,7 @@ class SnapshotBuilder:
         self._state = state
         self._started = started
         self._version = version()
-        self._rates: dict[int, tuple[Choice, LaneState, Rate]] = {}
+        self._rates: dict[int, tuple[Sequence, LaneState, Rate]] = {}
         self._reading: MemoryReading | None = None
         self._read_at = 0.0
 
@@ -82,9 +82,9 @@ class SnapshotBuilder:
             parallel=self._parallel(),
             lanes=[self._lane(slot, now, pool.by_slot[slot.id]) for slot in state.slots],
             queue=[
-                queued(job, now, state.served.max_len)
-                for job in state.queue
-                if not job.admitted and job.waiting is not None
+                queued(req, now, state.served.max_len)
+                for req in state.queue
+                if not req.admitted and req.waiting is not None
             ],
             kv_pool=pool,
             memory=memory,
@@ -99,9 +99,9 @@ class SnapshotBuilder:
     def _parallel(self) -> protocol.Parallel:
         state = self._state
         running = state.running()
-        waiting = [job for job in state.queue if not job.admitted]
+        waiting = [req for req in state.queue if not req.admitted]
         held = next(
-            (job.waiting.reason for job in waiting if job.waiting and job.waiting.state is protocol.WaitState.MEMORY),
+            (req.waiting.reason for req in waiting if req.waiting and req.waiting.state is protocol.WaitState.MEMORY),
             None,
         )
         return protocol.Parallel(
@@ -123,47 +123,47 @@ class SnapshotBuilder:
         )
 
     def _lane(self, slot: Slot, now: float, committed_bytes: int) -> protocol.Lane:
-        choice = slot.running
-        if choice is None:
+        seq = slot.running
+        if seq is None:
             self._rates.pop(slot.id, None)
-        rate = None if choice is None else self._rate(choice, now)
+        rate = None if seq is None else self._rate(seq, now)
         return protocol.Lane(
             slot=slot.id,
             kind=slot.kind,
             window=slot.window,
-            state=LaneState.IDLE if choice is None else choice.phase,
-            reason=None if choice is None else self._standstill(choice),
-            phase_text=idle_text(slot) if choice is None else phase_text(choice, rate),
+            state=LaneState.IDLE if seq is None else seq.phase,
+            reason=None if seq is None else self._standstill(seq),
+            phase_text=idle_text(slot) if seq is None else phase_text(seq, rate),
             rows=slot.state.rows,
             committed_rows=self._state.pool.committed_rows(slot.id),
             resident_rows=slot.state.rows,
             committed_bytes=committed_bytes,
-            request=None if choice is None else lane_request(choice, rate, now),
+            request=None if seq is None else lane_request(seq, rate, now),
         )
 
-    def _standstill(self, choice: Choice) -> str | None:
+    def _standstill(self, seq: Sequence) -> str | None:
         """Why a lane with a request does not move."""
-        reading = self._state.reading
-        if choice.phase is LaneState.DECODING or reading is None or reading == choice.slot.id:
+        reading = self._state.prefilling_slot
+        if seq.phase is LaneState.DECODING or reading is None or reading == seq.slot.id:
             return None
         reader = self._state.slots[reading].running
         if reader is None:
             return None
-        if choice.phase is LaneState.YIELDED:
-            return reasons.yielded(reading, reader.unread)
-        return reasons.read_turn(reading, reader.unread)
+        if seq.phase is LaneState.YIELDED:
+            return reasons.yielded(reading, reader.remaining_prompt)
+        return reasons.read_turn(reading, reader.remaining_prompt)
 
-    def _rate(self, choice: Choice, now: float) -> float | None:
-        phase = choice.phase
+    def _rate(self, seq: Sequence, now: float) -> float | None:
+        phase = seq.phase
         decoding = phase is LaneState.DECODING
-        count = choice.generated if decoding else choice.slot.state.rows
-        entry = self._rates.get(choice.slot.id)
-        if entry is None or entry[0] is not choice or entry[1] is not phase:
-            since = choice.first_token if decoding and choice.first_token is not None else choice.started
-            base = 1 if decoding else choice.cached
-            entry = (choice, phase, Rate(since, base))
-            self._rates[choice.slot.id] = entry
-        moves = decoding or (phase is LaneState.PREFILLING and self._state.reading == choice.slot.id)
+        count = seq.generated if decoding else seq.slot.state.rows
+        entry = self._rates.get(seq.slot.id)
+        if entry is None or entry[0] is not seq or entry[1] is not phase:
+            since = seq.first_token if decoding and seq.first_token is not None else seq.started
+            base = 1 if decoding else seq.cached
+            entry = (seq, phase, Rate(since, base))
+            self._rates[seq.slot.id] = entry
+        moves = decoding or (phase is LaneState.PREFILLING and self._state.prefilling_slot == seq.slot.id)
         return entry[2].see(now, count) if moves else None
 
     def _memory(self, now: float, committed_bytes: int) -> protocol.Memory:
@@ -238,50 +238,50 @@ def idle_text(slot: Slot) -> str:
     return f"Idle, holds {slot.state.rows:,} tokens" if slot.state.rows else "Idle"
 
 
-def phase_text(choice: Choice, rate: float | None) -> str:
+def phase_text(seq: Sequence, rate: float | None) -> str:
     """What a lane does, in a few words."""
-    if choice.phase is LaneState.DECODING:
+    if seq.phase is LaneState.DECODING:
         return "Writing" if rate is None else f"Writing, {rate:,.1f} tok/s"
-    read = f"{min(choice.slot.state.rows, choice.prompt_len):,} of {choice.prompt_len:,}"
-    if choice.phase is LaneState.YIELDED:
+    read = f"{min(seq.slot.state.rows, seq.prompt_len):,} of {seq.prompt_len:,}"
+    if seq.phase is LaneState.YIELDED:
         return f"Gave way at {read}"
     return f"Reading {read}" if rate is None else f"Reading {read}, {rate:,.0f} tok/s"
 
 
-def lane_request(choice: Choice, rate: float | None, now: float) -> protocol.LaneRequest:
-    job = choice.job
-    decoding = choice.phase is LaneState.DECODING
+def lane_request(seq: Sequence, rate: float | None, now: float) -> protocol.LaneRequest:
+    req = seq.req
+    decoding = seq.phase is LaneState.DECODING
     return protocol.LaneRequest(
-        id=job.request.id,
-        client=job.request.client,
-        prompt_tokens=choice.prompt_len,
-        cached_tokens=choice.cached,
-        completion_tokens=choice.generated,
-        max_tokens=choice.max_tokens,
-        ttft_s=None if choice.first_token is None else choice.first_token - job.arrived,
+        id=req.request.id,
+        client=req.request.client,
+        prompt_tokens=seq.prompt_len,
+        cached_tokens=seq.cached,
+        completion_tokens=seq.generated,
+        max_tokens=seq.max_tokens,
+        ttft_s=None if seq.first_token is None else seq.first_token - req.arrived,
         tok_s=rate if decoding else None,
-        prefill_done=min(choice.slot.state.rows, choice.prompt_len),
-        prefill_total=choice.prompt_len,
-        accepted_per_round=(choice.generated - 1) / choice.rounds if decoding and choice.rounds else None,
-        age_s=now - job.arrived,
-        queue_s=choice.started - job.arrived,
-        worst_gap_s=choice.worst_gap_s,
+        prefill_done=min(seq.slot.state.rows, seq.prompt_len),
+        prefill_total=seq.prompt_len,
+        accepted_per_round=(seq.generated - 1) / seq.rounds if decoding and seq.rounds else None,
+        age_s=now - req.arrived,
+        queue_s=seq.started - req.arrived,
+        worst_gap_s=seq.worst_gap_s,
     )
 
 
-def queued(job: Job, now: float, window: int) -> protocol.Queued:
+def queued(req: RequestState, now: float, window: int) -> protocol.Queued:
     """A waiting request; `max_tokens` is what it asked for, or the room that the window leaves it."""
-    assert job.waiting is not None
-    room = window - job.prompt_len
+    assert req.waiting is not None
+    room = window - req.prompt_len
     return protocol.Queued(
-        id=job.request.id,
-        state=job.waiting.state,
-        reason=job.waiting.reason,
-        since_s=now - job.waiting_since,
-        prompt_tokens=job.prompt_len,
-        max_tokens=room if job.request.max_tokens is None else job.request.max_tokens,
-        home=job.home,
-        client=job.request.client,
+        id=req.request.id,
+        state=req.waiting.state,
+        reason=req.waiting.reason,
+        since_s=now - req.waiting_since,
+        prompt_tokens=req.prompt_len,
+        max_tokens=room if req.request.max_tokens is None else req.request.max_tokens,
+        home=req.home,
+        client=req.request.client,
     )
 
 

@@ -17,7 +17,7 @@ from engine.core.scheduling.inbox import Inbox
 from engine.core.scheduling.prefill import DecodeShare
 from engine.execution.cuda.memory import KvMemory
 from engine.execution.runner import Runner
-from engine.memory.admission import ReservationLedger
+from engine.memory.admission import Reservations
 from engine.memory.budget import Floors, SplitMeter
 from engine.memory.kv.pool import KvPool
 from engine.memory.pressure import PressureLadder
@@ -25,7 +25,7 @@ from engine.memory.probe import MemoryProbe
 from engine.process.ledger.writer import Ledger
 from engine.protocol import LaneState
 from engine.roles.planned import PlannedRoles
-from engine.sequence.request_state import Choice, Job, Slot
+from engine.sequence.request_state import RequestState, Sequence, Slot
 
 Clock = Callable[[], float]
 """Seconds that only ever grow; as `wall`, the Unix time, which may be set back."""
@@ -50,14 +50,14 @@ class LoadedModel(Protocol):
 
 
 @dataclass(slots=True)
-class MemoryDesk:
+class MemoryManager:
     """The memory side of the engine: who measures, who is asked to give back, what is promised, what is kept."""
 
     probe: MemoryProbe
     floors: Floors
     meter: SplitMeter
     ladder: PressureLadder
-    ledger: ReservationLedger
+    reservations: Reservations
     host: MemoryProbe
     """Measures the host, the same as `probe` where the KV lies there."""
 
@@ -79,18 +79,18 @@ class EngineState:
     min_room: int
     chunk: int
     resident: ResidentLevel
-    memory: MemoryDesk
+    memory: MemoryManager
     share: DecodeShare
     counters: Counters = field(default_factory=Counters)
     meters: Meters = field(default_factory=Meters)
     ledger: Ledger | None = None
-    jobs: dict[str, Job] = field(default_factory=dict)
-    queue: list[Job] = field(default_factory=list)
+    requests: dict[str, RequestState] = field(default_factory=dict)
+    queue: list[RequestState] = field(default_factory=list)
     roles: PlannedRoles = field(default_factory=PlannedRoles)
-    reading: int | None = None
+    prefilling_slot: int | None = None
     defect: str | None = None
     """What the books disagreed about when the engine last fell idle."""
-    settled: bool = False
+    queue_unchanged: bool = False
     """No waiting request's decision can have changed since the last look at the queue, time aside."""
 
     @property
@@ -98,11 +98,11 @@ class EngineState:
         """Every level at which conversations are kept."""
         return (self.resident,)
 
-    def running(self) -> list[Choice]:
+    def running(self) -> list[Sequence]:
         return [s.running for s in self.slots if s.running is not None]
 
-    def decoding(self) -> list[Choice]:
+    def decoding(self) -> list[Sequence]:
         return [c for s in self.slots if (c := s.running) is not None and c.phase is LaneState.DECODING]
 
-    def reading_choices(self) -> list[Choice]:
+    def prefilling(self) -> list[Sequence]:
         return [c for s in self.slots if (c := s.running) is not None and c.phase is not LaneState.DECODING]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.execution.rows import RowBatch
-from engine.execution.runner import KvAddresses, StepOutput, check_batch, drawn
+from engine.execution.runner import KvAddresses, StepOutput, check_batch, sample_all
 from engine.models import llama
 from engine.models.llama import LlamaConfig, kv_layout
 from engine.protocol import WeightForm
@@ -68,16 +68,7 @@ class CpuRunner:
         return self._program.run(batch, self._base)
 
     def forward_and_sample(self, batch: RowBatch, specs: Sequence[SamplingSpec | None]) -> list[StepOutput]:
-        return drawn(self.forward(batch), specs)
-
-    def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
-        if self._base is None:
-            raise RuntimeError("commit_path before attach")
-        moves = [(start + node, start + i) for i, node in enumerate(path) if node != i]
-        for t, tensor in enumerate(self.layout.tensors):
-            base = int(self._base[slot, t])
-            for source, target in moves:
-                ctypes.memmove(base + target * tensor.row_bytes, base + source * tensor.row_bytes, tensor.row_bytes)
+        return sample_all(self.forward(batch), specs)
 
     def copy_rows(self, source: int, target: int, start: int, end: int) -> None:
         if self._base is None:

@@ -57,10 +57,6 @@ class Runner(Protocol):
         view as there."""
         ...
 
-    def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
-        """Keep an accepted path of a tree: copy KV row `start + path[i]` to `start + i`, for i in order."""
-        ...
-
     def copy_rows(self, source: int, target: int, start: int, end: int) -> None:
         """Copy KV rows `[start, end)` of slot `source` to the same rows of slot `target`, whose pages are committed."""
         ...
@@ -70,7 +66,7 @@ class Runner(Protocol):
         ...
 
 
-def drawn(logits: NDArray[np.float32], specs: Sequence[SamplingSpec | None]) -> list[StepOutput]:
+def sample_all(logits: NDArray[np.float32], specs: Sequence[SamplingSpec | None]) -> list[StepOutput]:
     """What `Runner.forward_and_sample` returns, from logits (rows, vocabulary) on the host."""
     outcomes: list[StepOutput] = []
     for row, spec in zip(logits, specs, strict=True):

@@ -1,10 +1,9 @@
 """Logits to token: one `Sampler` a sequence, each row by itself.
 
 A draw depends on its row's logits, the request's parameters, the path before it and its position, so a row sampled in a
-joint round, alone, or as a node of a tree gives the same token, on a host or on a device. Order of the steps: penalties
-and bias on the raw logits, then the rule of `kernels.sampling`: temperature, top_k, top_p (over what top_k kept),
-min_p, and one uniform number through the inverse of the cumulative distribution by id.
-"""
+decode round, alone, or as a node of a tree gives the same token, on a host or on a device. Order of the steps:
+penalties and bias on the raw logits, then the rule of `kernels.sampling`: temperature, top_k, top_p (over what top_k
+kept), min_p, and one uniform number through the inverse of the cumulative distribution by id."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import TypeVar
 from engine.api import EnginePort
 from engine.core.scheduling.inbox import cancelled
 from engine.http.errors import invalid
-from engine.http.exchange import Exchanges
 from engine.http.guard import Guard
 from engine.http.query import Query
+from engine.http.stream_handler import OpenStreams
 from engine.http.wire import Header, Receive, Scope, Send, respond
 from engine.process.ledger.reader import PAGE_LIMIT, LedgerReader, Search, TookTooLong, UnknownRow
 from engine.process.ledger.store import LedgerUnusable
@@ -34,10 +34,10 @@ class Admin:
     service is `ending`, its drain is for good.
     """
 
-    def __init__(self, engine: EnginePort, guard: Guard, exchanges: Exchanges, log: LogRing) -> None:
+    def __init__(self, engine: EnginePort, guard: Guard, streams: OpenStreams, log: LogRing) -> None:
         self._engine = engine
         self._guard = guard
-        self._exchanges = exchanges
+        self._streams = streams
         self._log = log
         self.ending = False
         self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tandem-ledger-reader")
@@ -81,7 +81,7 @@ class Admin:
     async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._guard.require_operator(scope)
         wanted = str(scope["path_params"]["id"])
-        if not self._exchanges.holds(wanted):
+        if not self._streams.holds(wanted):
             raise _unknown(f"no request {wanted[:100]!r} runs or waits")
         self._engine.end(wanted, cancelled(), Ending.CANCELLED)
         await _answer(scope, send, ActionReply(done=True, message=f"{wanted} is cancelled"))

@@ -19,12 +19,12 @@ from engine.http.body_scan import check_extent
 from engine.http.connection_table import ConnectionLimits, ConnectionTable
 from engine.http.dialect import Origin, Reader, Renderer
 from engine.http.errors import internal
-from engine.http.exchange import Exchange, Exchanges
 from engine.http.guard import Guard
 from engine.http.metrics import Metrics
 from engine.http.openai.chat import read_chat
 from engine.http.openai.completions import read_completion
 from engine.http.pages import Pages
+from engine.http.stream_handler import OpenStreams, StreamHandler
 from engine.http.wire import (
     CONTEXT_KEY,
     ClientGone,
@@ -87,9 +87,9 @@ class App:
         self.bodies = Bodies(service.body_limit_bytes)
         self.connections = ConnectionTable(ConnectionLimits.of(service))
         self._metrics = Metrics(engine, self.connections, process, aliases=service.vllm_metrics)
-        self.exchanges = Exchanges(engine, service, self._metrics)
+        self.streams = OpenStreams(engine, service, self._metrics)
         pages = Pages(engine, self._guard, self._metrics, process)
-        self.admin = admin = Admin(engine, self._guard, self.exchanges, log_ring or LogRing())
+        self.admin = admin = Admin(engine, self._guard, self.streams, log_ring or LogRing())
         self._router = Router(
             [
                 self._answers("/v1/chat/completions", read_chat, waits=True),
@@ -166,18 +166,18 @@ class App:
         body = await self.bodies.receive(scope, receive)
         # What a key's owner has said stays apart from what others have: caches never match across namespaces.
         origin = Origin(_engine_id(scope), _client(scope), context_of(scope).key or "")
-        exchange = Exchange(self.exchanges, scope, receive, send, origin.id)
+        handler = StreamHandler(self.streams, scope, receive, send, origin.id)
 
         def work(data: bytearray) -> Renderer:
             check_extent(data, model.max_len)
             return read(data, model, origin, self._version)
 
         try:
-            exchange.watch()
-            await exchange.serve(await self.bodies.read(body, work, lambda: not exchange.gone, waits=waits))
+            handler.watch()
+            await handler.serve(await self.bodies.read(body, work, lambda: not handler.gone, waits=waits))
         finally:
             body.release()
-            exchange.close()
+            handler.close()
 
 
 def _request_id(scope: Scope) -> tuple[str, list[Header]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.http.mailbox import Mailbox
+from engine.http.event_queue import EventQueue
 from engine.http.wire import Header
 from engine.protocol import WaitState
-from engine.request import Admitted, Event, Reading, Waiting
+from engine.request import Admitted, Event, PrefillProgress, Waiting
 
 _WAITS = {
     WaitState.SLOT: b"slot",
@@ -23,14 +23,14 @@ class Progress:
     def __init__(self) -> None:
         self.admitted = False
         self._waiting: Waiting | None = None
-        self._reading: Reading | None = None
+        self._prefill: PrefillProgress | None = None
         self._cut: tuple[int, int] | None = None
 
     def note(self, event: Event) -> None:
         if isinstance(event, Waiting):
             self._waiting = event
-        elif isinstance(event, Reading):
-            self._reading = event
+        elif isinstance(event, PrefillProgress):
+            self._prefill = event
         elif isinstance(event, Admitted):
             self.admitted = True
             self._waiting = None
@@ -53,8 +53,8 @@ class Progress:
         """What a silent stream is doing, on one line."""
         if self._waiting is not None:
             return f"waiting: {' '.join(self._waiting.reason.split())}"
-        if self._reading is not None and self._reading.done < self._reading.total:
-            return f"prefill {self._reading.done}/{self._reading.total}"
+        if self._prefill is not None and self._prefill.done < self._prefill.total:
+            return f"prefill {self._prefill.done}/{self._prefill.total}"
         return "working"
 
     def comment(self) -> bytes:
@@ -72,11 +72,11 @@ def stream_headers(progress: Progress) -> list[Header]:
     ]
 
 
-class Alarm:
+class HeartbeatTimer:
     """Nudges a mailbox once a silence is over its limit. Restarting costs a clock read, not a timer."""
 
-    def __init__(self, mailbox: Mailbox, after_s: float) -> None:
-        self._mailbox = mailbox
+    def __init__(self, queue: EventQueue, after_s: float) -> None:
+        self._queue = queue
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time() + after_s
         self._arm(self._at)
@@ -101,7 +101,7 @@ class Alarm:
     def _ring(self) -> None:
         if self.due():
             # Re-armed even so: whoever answers it restarts it, and one that cannot answer now is asked again.
-            self._mailbox.nudge()
+            self._queue.interrupt()
             self._arm(self._loop.time() + 0.25)
         else:
             self._arm(self._at)

@@ -90,9 +90,9 @@ class VllmAliases:
 def kv_usage(health: Health) -> float:
     """What running requests hold of the KV that could be held, 0 to 1."""
     pool, memory = health.kv_pool, health.memory
-    room = min(pool.reserved_bytes, pool.committed_bytes + max(0, memory.available - memory.floor))
+    waker = min(pool.reserved_bytes, pool.committed_bytes + max(0, memory.available - memory.floor))
     used = sum(lane.committed_bytes for lane in health.lanes if lane.request is not None)
-    return min(1.0, used / room) if room else 0.0
+    return min(1.0, used / waker) if waker else 0.0
 
 
 def _model(health: Health) -> str:

@@ -1,7 +1,8 @@
-"""Admission: may this request start now, beside what runs, or why not. Pure decisions, and the books behind them.
+"""Admission: may this request start now, beside what runs, or why not. Pure decisions, and the reservations behind
+them.
 
-A request reserves what it may still take: prefill workspace, and the KV pages that its prompt and `max_tokens` may
-commit on its slot beyond those the slot holds. The reservation is credited as the pages are committed, so at any time
+A request reserves what it may still take: the KV pages that its prompt and `max_tokens` may commit on its slot beyond
+those the slot holds. The reservation is credited as the pages are committed, so at any time
 
     free to promise = available - sum of uncredited reservations - floor
 
@@ -11,15 +12,14 @@ commit on its slot beyond those the slot holds. The reservation is credited as t
   refused with the figures (400 `too_large`).
 - Beside others, but too large even for the box to itself: refused at once.
 
-    view = AdmissionView(need=need, available=probe.read().available, outstanding=ledger.outstanding(), ...)
-    match settle(view, ladder, lambda: probe.read().available):
-        case Admit(need): ledger.reserve(slot, need)
+    view = AdmissionView(need=need, available=probe.read().available, outstanding=reservations.outstanding(), ...)
+    match admit_with_reclaim(view, ladder, lambda: probe.read().available):
+        case Admit(need): reservations.reserve(slot, need)
         case WaitForMemory(reason): ...          # ask again when something ended
         case Refuse(reason, figures): raise too_large(reason)
     ...
-    ledger.credit(slot, pool.commit(slot, rows)) # every time pages are committed for the slot
-    ledger.credit_workspace(slot)                # the prompt is read: its workspace exists or is free again
-    ledger.release(slot)                         # the request ended, however it ended
+    reservations.credit(slot, pool.commit(slot, rows)) # every time pages are committed for the slot
+    reservations.release(slot)                         # the request ended, however it ended
 """
 
 from __future__ import annotations
@@ -32,28 +32,16 @@ from engine.memory.sizes import size
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Bytes that a request may still take: `workspace` for reading its prompt beyond what the engine holds already,
-    `kv` pages that its prompt and max_tokens may still commit on its slot."""
-
-    workspace: int
-    kv: int
-
-    @property
-    def total(self) -> int:
-        return self.workspace + self.kv
-
-
-@dataclass(frozen=True, slots=True)
 class AdmissionView:
     """What an admission is decided on, all in bytes.
 
+    `need` is what the request may still take: the KV pages that its prompt and max_tokens may commit on its slot.
     `running` other requests run now. `outstanding` is what they may still take (their uncredited reservations),
     `held_by_running` what they hold and give back when they end. `idle` is what roles and idle conversations could
     give back, `caches` what the caches could.
     """
 
-    need: Need
+    need: int
     available: int
     floor: int
     hard_floor: int
@@ -68,7 +56,7 @@ class AdmissionView:
 class Admit:
     """It fits: reserve `need`."""
 
-    need: Need
+    need: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +93,11 @@ class Refuse:
 
 def admit(view: AdmissionView) -> Admit | Reclaim | WaitForMemory | Refuse:
     """Decide on one request. Same view, same decision."""
-    need = view.need.total
+    need = view.need
     alone = view.available + view.held_by_running + view.idle + view.caches
     if alone - need < view.hard_floor:
         figures = RefusedFigures(need=need, available=alone, hard_floor=view.hard_floor)
-        return Refuse(_too_large(view.need, figures), figures)
+        return Refuse(_too_large(figures), figures)
     if view.running == 0:
         return Admit(view.need)
     short = view.floor + view.outstanding + need - view.available
@@ -120,7 +108,7 @@ def admit(view: AdmissionView) -> Admit | Reclaim | WaitForMemory | Refuse:
     return WaitForMemory(_almost_full(view))
 
 
-def settle(
+def admit_with_reclaim(
     view: AdmissionView, ladder: PressureLadder, available: Callable[[], int], *, who: str = "a request"
 ) -> Admit | WaitForMemory | Refuse:
     """Decide, giving back roles and idle conversations through `ladder` where that lets the request in, which `who`
@@ -142,57 +130,38 @@ def _almost_full(view: AdmissionView) -> str:
     free = max(0, view.available - view.outstanding - view.floor)
     others = "1 running request" if view.running == 1 else f"{view.running} running requests"
     return (
-        f"memory is almost full, this request may take {size(view.need.total)} and {size(free)} is free for it: "
+        f"memory is almost full, this request may take {size(view.need)} and {size(free)} is free for it: "
         f"{size(view.available)} available, {size(view.outstanding)} promised to {others}, "
         f"{size(view.floor)} kept as the floor"
     )
 
 
-def _too_large(need: Need, figures: RefusedFigures) -> str:
+def _too_large(figures: RefusedFigures) -> str:
     return (
         f"too large for this box even alone: prompt and max_tokens may take {size(figures.need)} "
-        f"({size(need.kv)} of KV, {size(need.workspace)} of workspace), but of the {size(figures.available)} that can "
-        f"be made available {size(figures.hard_floor)} stays free as the hard floor; ask for fewer tokens, or lower "
+        f"of KV, but of the {size(figures.available)} that can be made available "
+        f" {size(figures.hard_floor)} stays free as the hard floor; ask for fewer tokens, or lower "
         "TANDEM_KV_HARD_FLOOR_GB"
     )
 
 
-@dataclass(slots=True)
-class Reservation:
-    """What one running slot may still take; falls as pages are committed, never below 0."""
-
-    workspace: int
-    kv: int
-
-    @property
-    def outstanding(self) -> int:
-        return self.workspace + self.kv
-
-
-class ReservationLedger:
-    """The uncredited reservations of the running slots, one a slot. Owned by the engine thread."""
+class Reservations:
+    """The uncredited reservations of the running slots, in bytes, one a slot. Owned by the engine thread."""
 
     def __init__(self) -> None:
-        self._by_slot: dict[int, Reservation] = {}
+        self._by_slot: dict[int, int] = {}
 
-    def reserve(self, slot: int, need: Need) -> None:
-        """Book `need` for the request that starts on `slot`. Raises ValueError where the slot holds one already."""
+    def reserve(self, slot: int, need: int) -> None:
+        """Reserve `need` for the request that starts on `slot`. Raises ValueError where the slot holds one already."""
         if slot in self._by_slot:
-            raise ValueError(f"slot {slot} already has a reservation of {self._by_slot[slot].outstanding} bytes")
-        self._by_slot[slot] = Reservation(workspace=max(0, need.workspace), kv=max(0, need.kv))
+            raise ValueError(f"slot {slot} already has a reservation of {self._by_slot[slot]} bytes")
+        self._by_slot[slot] = max(0, need)
 
     def credit(self, slot: int, committed: int) -> None:
         """`committed` bytes of KV pages were mapped for the slot: they are in `available` now, no longer a promise.
         A slot without a reservation is ignored."""
-        entry = self._by_slot.get(slot)
-        if entry is not None:
-            entry.kv = max(0, entry.kv - committed)
-
-    def credit_workspace(self, slot: int) -> None:
-        """The slot's prompt is read: its workspace is no longer a promise."""
-        entry = self._by_slot.get(slot)
-        if entry is not None:
-            entry.workspace = 0
+        if slot in self._by_slot:
+            self._by_slot[slot] = max(0, self._by_slot[slot] - committed)
 
     def release(self, slot: int) -> None:
         """The slot's request ended. Unknown slots are ignored."""
@@ -200,9 +169,8 @@ class ReservationLedger:
 
     def outstanding(self) -> int:
         """Bytes that the running slots may still take."""
-        return sum(entry.outstanding for entry in self._by_slot.values())
+        return sum(self._by_slot.values())
 
     def of(self, slot: int) -> int:
         """Bytes that the request on `slot` may still take; 0 where none is booked."""
-        entry = self._by_slot.get(slot)
-        return 0 if entry is None else entry.outstanding
+        return self._by_slot.get(slot, 0)

@@ -50,10 +50,10 @@ def checked_config(file: GgufFile) -> LlamaConfig:
     try:
         read = tensors_read(config, file.tensors)
         unneeded = re.compile("|".join(UNUSED_TENSORS))
-        unread = [name for name in file.tensors if name not in read and not unneeded.fullmatch(name)]
-        if unread:
+        remaining_prompt = [name for name in file.tensors if name not in read and not unneeded.fullmatch(name)]
+        if remaining_prompt:
             raise UnsupportedModel(
-                f"{file.path}: {_shown(unread)} cannot be applied yet in a model of architecture "
+                f"{file.path}: {_shown(remaining_prompt)} cannot be applied yet in a model of architecture "
                 f"{file.metadata.text('general.architecture')}"
             )
         for name in file.tensors:

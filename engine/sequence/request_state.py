@@ -1,4 +1,4 @@
-"""A request inside the engine, and the sequences it runs as: one `Choice` a requested choice, each in its own slot."""
+"""A request inside the engine, and the sequences it runs as: one a requested choice, each in its own slot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Slot:
     id: int
     window: int
     state: SequenceState = field(init=False)
-    running: Choice | None = None
+    running: Sequence | None = None
     claimed: bool = False
     last_used: float = 0.0
     epoch: int = 0
@@ -59,14 +59,14 @@ class Slot:
 
 
 @dataclass(slots=True, eq=False)
-class Choice:
+class Sequence:
     """One sequence running in a slot. `path` is the prompt and every generated token; the slot's valid rows are those
     of its first `slot.state.rows` tokens, so while decoding the last token of the path waits for its row."""
 
-    job: Job
+    req: RequestState
     index: int
     slot: Slot
-    path: list[int]
+    token_ids: list[int]
     prompt_len: int
     cached: int
     max_tokens: int
@@ -93,19 +93,19 @@ class Choice:
 
     @property
     def generated(self) -> int:
-        return len(self.path) - self.prompt_len
+        return len(self.token_ids) - self.prompt_len
 
     @property
-    def unread(self) -> int:
+    def remaining_prompt(self) -> int:
         """Prompt tokens whose rows are not computed yet."""
         return max(0, self.prompt_len - self.slot.state.rows)
 
 
 @dataclass(slots=True, eq=False)
-class Job:
-    """One request from its arrival to its last event. `pending` choices have no slot yet; `order` is its place by
-    arrival. `slot`, `route` and `admitted_at` are its first choice's; the token times and the longest pause are those
-    of the choices that ended."""
+class RequestState:
+    """One request from its arrival to its last event. `pending` sequences have no slot yet; `order` is its place by
+    arrival. `slot`, `route` and `admitted_at` are its first sequence's; the token times and the longest pause are those
+    of the sequences that ended."""
 
     request: Request
     sink: EventSink
@@ -113,7 +113,7 @@ class Job:
     arrived: float
     key: CacheKey
     pending: deque[int]
-    running: list[Choice] = field(default_factory=list)
+    running: list[Sequence] = field(default_factory=list)
     waiting: Waiting | None = None
     waiting_since: float = 0.0
     home: int | None = None
@@ -134,12 +134,12 @@ class Job:
     def prompt_len(self) -> int:
         return len(self.request.prompt)
 
-    def choice_ended(self, choice: Choice) -> None:
-        """Take over what `choice` was measured by."""
-        self.completion_tokens += choice.generated
-        self.first_token = _least(self.first_token, choice.first_token)
-        self.last_token = _most(self.last_token, choice.last_token)
-        self.worst_gap_s = _most(self.worst_gap_s, choice.worst_gap_s)
+    def sequence_ended(self, seq: Sequence) -> None:
+        """Take over what `seq` was measured by."""
+        self.completion_tokens += seq.generated
+        self.first_token = _least(self.first_token, seq.first_token)
+        self.last_token = _most(self.last_token, seq.last_token)
+        self.worst_gap_s = _most(self.worst_gap_s, seq.worst_gap_s)
 
     def wait(self, state: WaitState, reason: str, home: int | None, now: float) -> None:
         """The request waits, for this reason; its client hears of each change."""
@@ -161,8 +161,8 @@ def _most(one: float | None, other: float | None) -> float | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
 
-def new_job(request: Request, sink: EventSink, order: int, now: float) -> Job:
-    return Job(
+def new_request_state(request: Request, sink: EventSink, order: int, now: float) -> RequestState:
+    return RequestState(
         request=request,
         sink=sink,
         order=order,

@@ -22,11 +22,11 @@ class TextStream:
         self._detokenizer = detokenizer
         self._logprobs: deque[TokenLogprob] = deque()
 
-    def push(self, drawn: Sampled) -> str | None:
+    def push(self, sampled: Sampled) -> str | None:
         """Take a drawn token and send what may be sent; return the stop string that it completed, if one."""
-        if drawn.logprob is not None:
-            self._logprobs.append(drawn.logprob)
-        piece = self._detokenizer.push(drawn.token)
+        if sampled.logprob is not None:
+            self._logprobs.append(sampled.logprob)
+        piece = self._detokenizer.push(sampled.token)
         self._send(piece)
         return piece.stop
 

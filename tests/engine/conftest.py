@@ -20,6 +20,6 @@ def rig() -> Iterator[Callable[..., Rig]]:
 
     yield make
     for one in made:
-        one.settle()
+        one.run_until_idle()
         one.check()
         one.close()

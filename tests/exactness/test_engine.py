@@ -1,4 +1,5 @@
-"""Through the whole engine on the real CPU runner: tokens and log-probabilities alone and in company, bit for bit."""
+"""Through the whole engine on the real CPU runner: tokens and log-probabilities alone and beside others, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def engine(path: Path, *, parallel: int, chunk: int, max_len: int) -> Iterator[E
         max_len=max_len,
         prefill_chunk=chunk,
         threads=2,
-        decode_share=0.0,  # a chunk between any two rounds: the most company that there can be
+        decode_share=0.0,  # a chunk between any two rounds: the most batch neighbours that there can be
         queue_limit=64,
         side_slot0_wait_s=0.0,
         side_home_wait_s=0.0,
@@ -84,7 +85,7 @@ def answers(one: Engine, asks: Sequence[Ask], *, namespace: str = "") -> list[Re
     raise AssertionError(f"not done after {MOST_TURNS} turns")
 
 
-def drawn(sink: RecordingSink) -> list[TokenLogprob]:
+def sampled(sink: RecordingSink) -> list[TokenLogprob]:
     """The tokens with their log-probabilities, which hang on every logit of the row."""
     return [logprob for event in sink.of(Text) for logprob in event.logprobs]
 
@@ -103,7 +104,7 @@ def asks(vocab: int, lengths: Sequence[int], count: int) -> list[Ask]:
 
 def alone(path: Path, some: Sequence[Ask], max_len: int) -> list[list[TokenLogprob]]:
     with engine(path, parallel=1, chunk=64, max_len=max_len) as one:
-        return [drawn(answers(one, [ask], namespace=str(n))[0]) for n, ask in enumerate(some)]
+        return [sampled(answers(one, [ask], namespace=str(n))[0]) for n, ask in enumerate(some)]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_company_changes_no_bit(
     tiny: Path, many: list[Ask], many_alone: list[list[TokenLogprob]], slots: int, chunk: int
 ) -> None:
     with engine(tiny, parallel=slots, chunk=chunk, max_len=256) as one:
-        assert [drawn(sink) for sink in answers(one, many)] == many_alone
+        assert [sampled(sink) for sink in answers(one, many)] == many_alone
         assert one.health().parallel.peak_decoding == slots
 
 
@@ -141,9 +142,9 @@ def test_a_resumed_read_changes_no_bit(tiny: Path) -> None:
         cold = answers(one, first)
         warm = answers(one, first, namespace="")
         fork = answers(one, forked, namespace="")
-    assert [drawn(s) for s in cold] == [drawn(s) for s in warm] == expected[:2]
+    assert [sampled(s) for s in cold] == [sampled(s) for s in warm] == expected[:2]
     assert [s.of(Admitted)[0].cached_tokens for s in warm] == [99, 59]
-    assert [drawn(s) for s in fork] == expected[2:]
+    assert [sampled(s) for s in fork] == expected[2:]
     assert [s.of(Admitted)[0].cached_tokens for s in fork] == [45, 45]
 
 
@@ -153,5 +154,5 @@ def test_company_changes_no_bit_of_the_built_in_model() -> None:
     some = asks(40_000, [5, 60, 33, 80], 12)
     expected = alone(path, some, 512)
     with engine(path, parallel=4, chunk=32, max_len=512) as one:
-        assert [drawn(sink) for sink in answers(one, some)] == expected
+        assert [sampled(sink) for sink in answers(one, some)] == expected
         assert one.health().parallel.peak_decoding == 4

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from engine.execution.rows import SlotRows, pack
-from engine.execution.runner import drawn
+from engine.execution.runner import sample_all
 from kernels.gpu import reference
 from kernels.gpu.launch import LaunchMode
 from kernels.gpu.linear import Epilogue, linear
@@ -131,7 +131,7 @@ def bits_program(shape: str, form: str = "bf16", layers: int = 8) -> int:
     host = alone[:16].cpu().numpy()
     for kind in Choosing:
         draws: list[SamplingSpec | None] = [*(random_draw(rng, kind) for _ in range(15)), None]
-        want = drawn(host, draws)
+        want = sample_all(host, draws)
         for _ in range(3):
             got = program.run_and_sample(pack([share(s) for s in range(16)]), slots.base, draws)
             bad += sum(not np.array_equal(a, b) for a, b in zip(got, want, strict=True))

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from engine.execution.runner import drawn
+from engine.execution.runner import sample_all
 from kernels.gpu.sampling import Choosing, SamplingBuffers, sample_rows
 from kernels.sampling import SamplingSpec, sampling_spec
 from tests.gpu.setting import graph_ms, row
@@ -39,7 +39,7 @@ def drawing(passes: int = 8, device: str = "cuda", vocabs: tuple[int, ...] = VOC
             ids = held.download(rows)
             if device == "cuda":
                 torch.cuda.synchronize()
-            differ += sum(a != b for a, b in zip(ids.tolist(), drawn(host, draws), strict=True))
+            differ += sum(a != b for a, b in zip(ids.tolist(), sample_all(host, draws), strict=True))
             compared += rows
         wrong += differ
         times = ""

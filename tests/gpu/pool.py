@@ -174,8 +174,7 @@ def grow(
                 grown.slowest_release = max(grown.slowest_release, time.perf_counter() - start)
             released = time.perf_counter()
             for s in range(slots):
-                if at >= pool.calm[s]:
-                    pool.commit(s, at + 1)
+                pool.commit(s, at + 1)
             commits.append(time.perf_counter() - released)
             run_pool(at)
             rounds.append(time.perf_counter() - start)

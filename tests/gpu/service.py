@@ -1,4 +1,4 @@
-"""The real service on a device: texts in company against alone, the bench, what an idle engine holds, its end."""
+"""The real service on a device: texts beside others against alone, the bench, what an idle engine holds, its end."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def service(
     tokens: int = 96,
     prompts: int = 24,
 ) -> bool:
-    """Texts with one slot, then in company; the bench against the widest engine; whether all was as it must be."""
+    """Texts with one slot, then beside others; the bench against the widest engine; whether all was as it must be."""
     if model is None:
         raise ValueError("the stage `service` needs --model FILE.gguf")
     asked = bodies(tokens, prompts)

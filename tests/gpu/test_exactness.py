@@ -1,4 +1,5 @@
-"""On a CUDA device: a row's bits do not depend on its company, its tile, graphs, chunks, trees or where its KV lies."""
+"""On a CUDA device: a row's bits do not depend on its batch neighbours, its tile, graphs, chunks, trees or where its KV
+lies."""
 
 from __future__ import annotations
 

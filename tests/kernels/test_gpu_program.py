@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.execution.cuda.loading import passes_to_compile
 from engine.execution.rows import SlotRows, pack
-from engine.execution.runner import drawn
+from engine.execution.runner import sample_all
 from engine.models import llama
 from kernels.gpu import launch
 from kernels.gpu.batch import BatchShape
@@ -103,7 +103,7 @@ def test_tokens_are_drawn_where_the_logits_are(program: CudaProgram) -> None:
     draws = [GREEDY, sampled, None]
     batch = pack([SlotRows(s, 0, [s + 1], logits=[0]) for s in range(3)])
     got = [np.array(one) for one in program.run_and_sample(batch, slots.base, draws)]
-    want = drawn(program.logits(3).cpu().numpy(), draws)
+    want = sample_all(program.logits(3).cpu().numpy(), draws)
     for one, other in zip(got, want, strict=True):
         assert np.array_equal(one, other)
     assert [one.shape for one in got] == [(), (), (CONFIG.vocab,)]

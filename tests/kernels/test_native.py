@@ -101,16 +101,3 @@ def test_books() -> None:
     assert runner.workspace_bytes() > 0
     row = TINY.kv_heads * TINY.head_dim * 2
     assert [t.row_bytes for t in runner.layout.tensors] == [row] * 2 * TINY.layers
-
-
-def test_commit_path_keeps_the_accepted_rows() -> None:
-    runner = CpuRunner(
-        TINY, tiny_tensors(TINY, QuantType.Q4_1, QuantType.Q8_0), threads=1, max_rows=8, backend=named("native")
-    )
-    kv = PlainKv(runner.layout, 1, 16)
-    runner.attach(kv, 1)
-    runner.forward(pack([SlotRows(0, 0, [1, 2, 3, 4], parents=[-1, -1, 1, 2])]))
-    before = [t.copy() for t in kv.arrays[0]]
-    runner.commit_path(0, 0, [1, 2, 3])
-    for now, was in zip(kv.arrays[0], before, strict=True):
-        assert np.array_equal(now[:3], was[1:4])

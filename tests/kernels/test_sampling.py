@@ -125,8 +125,8 @@ def test_tokens_as_likely_as_the_last_one_kept_are_kept() -> None:
 def test_the_hottest_draw_is_uniform(temperature: float) -> None:
     logits = np.array([-np.inf, 300.0, -300.0, 7.0, 7.0], np.float32)
     for cut in ({"top_p": 1.0, "min_p": 0.0}, {"top_p": 0.5, "min_p": 0.0}, {"top_p": 1.0, "min_p": 0.5}):
-        drawn = [sample_token(logits, 1, sampling_spec(n / 8, temperature, top_k=0, **cut)) for n in range(8)]
-        assert drawn == [1, 1, 2, 2, 3, 3, 4, 4]
+        sampled = [sample_token(logits, 1, sampling_spec(n / 8, temperature, top_k=0, **cut)) for n in range(8)]
+        assert sampled == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 @given(noise=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 2**32 - 1), vocab=st.integers(1, 600))

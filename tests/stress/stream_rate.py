@@ -1,8 +1,8 @@
 """What a streamed chunk costs the server: `python -m tests.stress.stream_rate STREAMS ROUNDS_PER_S ROUNDS`.
 
-A scripted engine writes one piece to every stream each round, as a joint round does; the clients are a process of their
-own. Prints the processor time per chunk of the event loop's thread and of the engine's, and the wake-ups per round.
-Time is charged by the kernel with its own share of sockets and wake-ups, so compare runs on one quiet box only.
+A scripted engine writes one piece to every stream each round, as a decode round does; the clients are a process of
+their own. Prints the processor time per chunk of the event loop's thread and of the engine's, and the wake-ups per
+round. Time is charged by the kernel with its own share of sockets and wake-ups, so compare runs on one quiet box only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     with served(ScriptedEngine(script), ServiceConfig()) as server:
         clients = subprocess.Popen([sys.executable, "-c", _CLIENTS, str(server.port), str(streams)])
         assert wait_until(lambda: len(tickets) == streams)
-        room = server.app.exchanges.room()
+        room = server.app.streams.room()
         loop_clock = time.pthread_getcpuclockid(_loop_thread().ident or 0)
         loop_before, own_before, rung_before = time.clock_gettime(loop_clock), time.thread_time(), room.wakeups
         due = time.monotonic()

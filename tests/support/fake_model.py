@@ -24,7 +24,7 @@ from engine.core.boot import Parts
 from engine.core.loop import Engine
 from engine.execution.cuda.memory import KvMemory
 from engine.execution.rows import RowBatch
-from engine.execution.runner import KvAddresses, StepOutput, drawn
+from engine.execution.runner import KvAddresses, StepOutput, sample_all
 from engine.memory.kv.layout import KvLayout, KvTensor
 from engine.memory.probe import FixedProbe, MemoryReading
 from engine.request import Event, Request, SamplingParams, Text
@@ -138,7 +138,7 @@ class FakeRunner:
         return out
 
     def forward_and_sample(self, batch: RowBatch, draws: Sequence[SamplingSpec | None]) -> list[StepOutput]:
-        return drawn(self.forward(batch), draws)
+        return sample_all(self.forward(batch), draws)
 
     def _logits(self, batch: RowBatch, row: int) -> NDArray[np.float32]:
         keys, values = self._views[int(batch.slot[row])]
@@ -149,11 +149,6 @@ class FakeRunner:
         if self.poison is not None and int(batch.token[row]) == self.poison:
             return np.full(VOCAB, np.nan, np.float32)
         return logits_of(keys[at])
-
-    def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
-        for to, node in enumerate(path):
-            for view in self._views[slot]:
-                view[start + to] = view[start + node]
 
     def copy_rows(self, source: int, target: int, start: int, end: int) -> None:
         for to, view in zip(self._views[target], self._views[source], strict=True):
@@ -297,18 +292,18 @@ class Rig:
             self.engine.turn()
         raise AssertionError(f"not reached after {limit} turns")
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Turn until nothing is left to do."""
         self.engine.turn()
-        self.turns_until(lambda: not self.engine._serving().jobs)
+        self.turns_until(lambda: not self.engine._serving().requests)
 
     def check(self) -> None:
         """What holds whenever nothing runs."""
         state = self.engine._serving()
         self.pool.check_integrity(deep=True)
-        assert not state.jobs
+        assert not state.requests
         assert not state.queue
-        assert state.memory.ledger.outstanding() == 0
+        assert state.memory.reservations.outstanding() == 0
         page = self.pool.stats().page_bytes
         for slot in state.slots:
             assert slot.running is None

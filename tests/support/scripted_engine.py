@@ -43,7 +43,7 @@ from engine.request import (
     Failed,
     Finished,
     FinishReason,
-    Reading,
+    PrefillProgress,
     Request,
     RequestError,
     Text,
@@ -139,7 +139,7 @@ def say_hello(ticket: Ticket) -> None:
     """Admission, the whole prompt read, and two pieces of text for every choice."""
     request = ticket.request
     total = len(request.prompt)
-    ticket.put(Admitted(0, 0, request.max_tokens or MAX_LEN - total), Reading(total, total))
+    ticket.put(Admitted(0, 0, request.max_tokens or MAX_LEN - total), PrefillProgress(total, total))
     ticket.finish("Hello", " world")
 
 

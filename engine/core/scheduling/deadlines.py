@@ -6,23 +6,23 @@ from engine.config import EngineConfig
 from engine.core.scheduling import reasons
 from engine.protocol import WaitState
 from engine.request import RequestError
-from engine.sequence.request_state import Job
+from engine.sequence.request_state import RequestState
 
 SLOT_RETRY_S = 10
 MEMORY_RETRY_S = 10
 
 
-def overdue(job: Job, config: EngineConfig, now: float) -> RequestError | None:
-    """The error that ends `job` now, or None while it may go on.
+def overdue(req: RequestState, config: EngineConfig, now: float) -> RequestError | None:
+    """The error that ends `req` now, or None while it may go on.
 
     Waiting for a slot ends after the queue timeout; so does waiting for memory, where the client gets no stream. A
     streamed request waits for memory, and any request runs, up to the request timeout.
     """
-    age = now - job.arrived
-    waiting = job.waiting
-    if not job.admitted and waiting is not None:
+    age = now - req.arrived
+    waiting = req.waiting
+    if not req.admitted and waiting is not None:
         if waiting.state is WaitState.MEMORY:
-            limit = config.request_timeout_s if job.request.stream else config.queue_timeout_s
+            limit = config.request_timeout_s if req.request.stream else config.queue_timeout_s
             if age > limit:
                 message = reasons.memory_timeout(limit, waiting.reason)
                 return RequestError(message, status=503, code="memory_wait_timeout", retry_after=MEMORY_RETRY_S)
@@ -30,7 +30,7 @@ def overdue(job: Job, config: EngineConfig, now: float) -> RequestError | None:
             message = reasons.slot_timeout(config.queue_timeout_s, waiting.reason)
             return RequestError(message, status=429, code="queue_timeout", retry_after=SLOT_RETRY_S)
     if age > config.request_timeout_s:
-        written = job.completion_tokens + sum(c.generated for c in job.running)
+        written = req.completion_tokens + sum(c.generated for c in req.running)
         message = reasons.request_timeout(config.request_timeout_s, written)
         return RequestError(message, status=504, code="request_timeout")
     return None

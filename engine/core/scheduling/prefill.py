@@ -13,7 +13,7 @@ MAX_YIELDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class PrefillCandidate:
     """A slot whose prompt is not read to its end: `remaining` tokens are left, `order` is its place by arrival
     (smaller is older), `yields` how often it gave way so far."""
 
@@ -24,24 +24,24 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadChoice:
+class PrefillDecision:
     """Read the next chunk of `slot`; `gave_way` is the slot whose read stops for it, if one does."""
 
     slot: int
     gave_way: int | None
 
 
-def choose_reader(readers: tuple[Reader, ...], active: int | None) -> ReadChoice | None:
+def choose_prefill(candidates: tuple[PrefillCandidate, ...], active: int | None) -> PrefillDecision | None:
     """Choose whose prompt is read next. `active` is the slot that was read last (None, or one that is no longer
     reading, where that read ended). None where nothing is to be read."""
-    if not readers:
+    if not candidates:
         return None
-    current = next((r for r in readers if r.slot == active), None) or min(readers, key=lambda r: r.order)
+    current = next((r for r in candidates if r.slot == active), None) or min(candidates, key=lambda r: r.order)
     if current.yields < MAX_YIELDS:
-        shorter = [r for r in readers if 2 * r.remaining < current.remaining]
+        shorter = [r for r in candidates if 2 * r.remaining < current.remaining]
         if shorter:
-            return ReadChoice(min(shorter, key=lambda r: r.order).slot, gave_way=current.slot)
-    return ReadChoice(current.slot, gave_way=None)
+            return PrefillDecision(min(shorter, key=lambda r: r.order).slot, gave_way=current.slot)
+    return PrefillDecision(current.slot, gave_way=None)
 
 
 def chunk_end(done: int, total: int, chunk: int) -> int:
@@ -71,7 +71,7 @@ class DecodeShare:
             self._owed += seconds * self._ratio
 
     def round_ran(self, seconds: float) -> None:
-        """A joint round took `seconds`. What the last one took too much is held against the next chunk's debt."""
+        """A decode round took `seconds`. What the last one took too much is held against the next chunk's debt."""
         if self._owed > 0.0:
             self._owed -= seconds
 

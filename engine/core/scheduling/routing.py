@@ -65,14 +65,14 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Run here. `max_tokens` is what will be served; `gave_up` is the busy home it stopped waiting for, if any;
-    `shared_head` the tokens shared with the slot's former conversation without continuing it."""
+    """Run here. `max_tokens` is what will be served; `preference_expired` is the busy home it stopped waiting for, if
+    any; `shared_head` the tokens shared with the slot's former conversation without continuing it."""
 
     slot: int
     rule: Rule
     max_tokens: int
     home: int | None
-    gave_up: int | None
+    preference_expired: int | None
     shared_head: int
 
 
@@ -95,22 +95,22 @@ def route(view: RouteView) -> Decision:
     """Decide on one request. Same view, same decision. Some slot must fit (see `fits`)."""
     fitting = tuple(s for s in view.slots if fits(view, s))
     home = _home(view, fitting)
-    gave_up = None
+    preference_expired = None
     if home is not None:
         if not home.busy:
             return _place(view, home, Rule.HOME, home.slot, None)
         limit = view.slot0_wait_s if home.slot == 0 else view.home_wait_s
         if view.prefers_home and view.waited_s < limit:
             return Wait(WaitState.HOME, home=home.slot, limit_s=limit, slots=len(view.slots))
-        gave_up = home.slot
+        preference_expired = home.slot
     home_slot = None if home is None else home.slot
     free = [s for s in fitting if not s.busy]
     empty = next((s for s in free if s.held == 0), None)
     if empty is not None:
-        return _place(view, empty, Rule.EMPTY, home_slot, gave_up)
+        return _place(view, empty, Rule.EMPTY, home_slot, preference_expired)
     if free:
         oldest = min(free, key=lambda s: (s.last_used, s.slot))
-        return _place(view, oldest, Rule.LEAST_RECENT, home_slot, gave_up)
+        return _place(view, oldest, Rule.LEAST_RECENT, home_slot, preference_expired)
     if len(fitting) < len(view.slots) and all(s.slot == 0 for s in fitting):
         side = max(s.window for s in view.slots if s.slot != 0)
         return Wait(WaitState.SLOT0, home=0, slots=len(view.slots), side_window=side)
@@ -145,13 +145,13 @@ def _repeats(view: RouteView, slot: SlotView) -> bool:
     return slot.match == view.prompt == slot.held_prompt
 
 
-def _place(view: RouteView, slot: SlotView, rule: Rule, home: int | None, gave_up: int | None) -> Place:
+def _place(view: RouteView, slot: SlotView, rule: Rule, home: int | None, preference_expired: int | None) -> Place:
     room = slot.window - view.prompt
     return Place(
         slot=slot.slot,
         rule=rule,
         max_tokens=room if view.max_tokens is None else min(view.max_tokens, room),
         home=home,
-        gave_up=gave_up,
+        preference_expired=preference_expired,
         shared_head=0 if rule is Rule.HOME else slot.match,
     )

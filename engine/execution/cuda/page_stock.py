@@ -97,7 +97,7 @@ class PageStock:
         try:
             return self._spare_or_new()
         except OutOfDeviceMemoryError:
-            self.thread.settle()
+            self.thread.wait_until_idle()
         return self._spare_or_new()
 
     def _spare_or_new(self) -> int:

@@ -69,7 +69,7 @@ class PageThread:
             self._later.append(step)
             self._wake()
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until all steps are over. From the thread itself: do them."""
         if threading.current_thread() is not self._thread:
             with self._change:

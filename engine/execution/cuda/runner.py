@@ -82,15 +82,6 @@ class CudaRunner:
         check_batch(batch, self.max_rows, self.vocab_size, self._windows)
         return self.program.run_and_sample(batch, self._base, specs)
 
-    def commit_path(self, slot: int, start: int, path: Sequence[int]) -> None:
-        if self._base is None:
-            raise RuntimeError("commit_path before attach")
-        moves = [(start + node, start + i) for i, node in enumerate(path) if node != i]
-        if moves:
-            table = torch.tensor(moves, dtype=torch.int32).T.contiguous().to(self._device)
-            base = self._device_base[slot]
-            move_rows(base, base, table[0], table[1], self.config.attention.kv_width)
-
     def copy_rows(self, source: int, target: int, start: int, end: int) -> None:
         if self._base is None:
             raise RuntimeError("copy_rows before attach")

@@ -124,8 +124,6 @@ class KvPool:
         self._by_kind = dict.fromkeys(("engine", "drafter", *self._kinds), 0)
         self._committed = self._peak = self._commits = self._releases = self._refused = 0
         self._slots: list[_Slot] = []
-        self.calm = [0] * len(windows)
-        """Rows of each slot up to which `commit` has nothing to do: what a round may look at instead of calling it."""
         self._takes_ahead = ranges.ahead and backing is KvBacking.POOLED
         try:
             for window in windows:
@@ -179,7 +177,7 @@ class KvPool:
     def commit(self, slot: int, rows: int) -> int:
         """Back rows [0, rows + margin) of the slot, capped at its window; return the bytes newly taken.
 
-        One comparison where they are backed already; `calm` is the same without a call. New pages are zero. With a
+        One comparison where they are backed already. New pages are zero. With a
         helper, [0, rows) are backed on return and the margin may be on its way; its bytes count as taken by the commit
         that first needs them. Raises CommitRefused where the guard or the system has no memory, with what the slot held
         before left as it was; ValueError for more rows than the window.
@@ -190,7 +188,7 @@ class KvPool:
             return 0
         if rows > entry.window:
             raise ValueError(f"slot {slot} has a window of {entry.window} rows, {rows} were to be committed")
-        settled = self._settle(entry) if rows > entry.ready_rows else 0
+        settled = self._await_helper(entry) if rows > entry.ready_rows else 0
         if target <= entry.rows:
             return settled
         if self._takes_ahead and rows <= entry.ready_rows:
@@ -226,7 +224,7 @@ class KvPool:
         self._commits += 1
         self._peak = max(self._peak, self._committed)
 
-    def _settle(self, entry: _Slot) -> int:
+    def _await_helper(self, entry: _Slot) -> int:
         """Wait for what the helper was handed for the slot; return its bytes. Where it could not be had it is given up:
         the caller asks for what it needs."""
         had = sum(entry.ready)
@@ -242,7 +240,6 @@ class KvPool:
     def _make_ready(self, entry: _Slot, pages: list[int]) -> None:
         entry.ready = list(pages)
         entry.ready_rows = self._backed_rows(entry, entry.ready)
-        self._calm(entry)
 
     def _wanted(self, entry: _Slot, target: int) -> list[int]:
         rows = zip(self._row_bytes, entry.pages, strict=True)
@@ -310,11 +307,6 @@ class KvPool:
             self._committed += change
         entry.pages = pages
         entry.rows = self._backed_rows(entry, pages)
-        self._calm(entry)
-
-    def _calm(self, entry: _Slot) -> None:
-        covered = entry.window if entry.rows == entry.window else entry.rows - self._margin
-        self.calm[entry.index] = max(0, min(covered, entry.ready_rows))
 
     def _backed_rows(self, entry: _Slot, pages: list[int]) -> int:
         backed = min(have * self._page // row for row, have in zip(self._row_bytes, pages, strict=True))
@@ -360,7 +352,7 @@ class KvPool:
                 raise IntegrityError(f"KV pool: slot {slot}: {error}") from error
         if deep:
             for entry in self._slots:
-                self._settle(entry)
+                self._await_helper(entry)
             held = self._ranges.held([entry.range for entry in self._slots])
             for slot, entry in enumerate(self._slots):
                 _same(f"slot {slot} resident bytes", entry.committed, held[slot])

@@ -138,7 +138,7 @@ class TemplateProcess:
             self._end()
             child = self._child = self._start()
         try:
-            return child.exchange(data, time.monotonic() + self._wall_s)
+            return child.handler(data, time.monotonic() + self._wall_s)
         except TimeoutError:
             raise TemplateOverLimit(f"took longer than {self._wall_s:g} s") from None
         except (OSError, EOFError):
@@ -199,7 +199,7 @@ class _Child:
         self._process.kill()
         return self._process.wait()
 
-    def exchange(self, data: bytes, deadline: float) -> bytes:
+    def handler(self, data: bytes, deadline: float) -> bytes:
         """Send a request, return the answer. Raises TimeoutError at the deadline, EOFError or OSError where the
         process has ended. The process can be used again only after a whole answer."""
         self.dirty = True

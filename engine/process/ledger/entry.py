@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.protocol import Finish, LedgerRow
 from engine.request import Request
-from engine.sequence.request_state import Job
+from engine.sequence.request_state import RequestState
 
 SHOWN = 128
 """Characters kept of a name that a client chose."""
@@ -16,35 +16,35 @@ LARGEST = (1 << 63) - 1
 """The largest number that the file holds: a refused request may have asked for more."""
 
 
-def ended_row(job: Job, finish: Finish, reason: str | None, *, now: float, wall: float) -> LedgerRow:
+def ended_row(req: RequestState, finish: Finish, reason: str | None, *, now: float, wall: float) -> LedgerRow:
     """The row of a request that the engine had: `now` is the engine's clock at its end, `wall` the Unix time then."""
-    request = job.request
-    first, last = job.first_token, job.last_token
+    request = req.request
+    first, last = req.first_token, req.last_token
     writing_s = _between(first, last)
-    # Each choice's first token comes out of its prompt's last row, before there is a pace to speak of.
-    paced = job.completion_tokens - request.n
+    # Each sequence's first token comes out of its prompt's last row, before there is a pace to speak of.
+    paced = req.completion_tokens - request.n
     return LedgerRow(
         id=request.id,
         client=request.client[:SHOWN],
         model=request.model[:SHOWN],
-        slot=job.slot,
-        arrived_at=_told(wall - (now - job.arrived)),
+        slot=req.slot,
+        arrived_at=_told(wall - (now - req.arrived)),
         finished_at=_told(wall),
-        prompt_tokens=job.prompt_len,
-        cached_tokens=job.cached_tokens,
-        cache_source="resident" if job.cached_tokens else "none",
-        completion_tokens=job.completion_tokens,
-        max_tokens=job.max_tokens if job.admitted else _kept(request.max_tokens),
+        prompt_tokens=req.prompt_len,
+        cached_tokens=req.cached_tokens,
+        cache_source="resident" if req.cached_tokens else "none",
+        completion_tokens=req.completion_tokens,
+        max_tokens=req.max_tokens if req.admitted else _kept(request.max_tokens),
         finish=finish,
         reason=reason,
-        queue_s=_between(job.arrived, job.admitted_at),
-        ttft_s=_between(job.arrived, first),
-        prefill_s=_between(job.admitted_at, first),
+        queue_s=_between(req.arrived, req.admitted_at),
+        ttft_s=_between(req.arrived, first),
+        prefill_s=_between(req.admitted_at, first),
         decode_s=writing_s,
-        total_s=_told(now - job.arrived),
+        total_s=_told(now - req.arrived),
         tok_s=round(paced / writing_s, 3) if writing_s and paced > 0 else None,
-        worst_gap_s=_between(0.0, job.worst_gap_s),
-        route=job.route,
+        worst_gap_s=_between(0.0, req.worst_gap_s),
+        route=req.route,
     )
 
 

@@ -61,7 +61,7 @@ def test_without_the_pool_whole_windows_are_committed_and_texts_are_the_same(rig
     assert not before.enabled
     assert before.committed_bytes == before.reserved_bytes
     sinks = [r.submit([i + 1, 2, 3], 20)[1] for i in range(4)]
-    r.settle()
+    r.run_until_idle()
     assert [s.tokens() for s in sinks] == [greedy([i + 1, 2, 3], 20) for i in range(4)]
     assert r.engine.health().kv_pool.committed_bytes == before.committed_bytes
 

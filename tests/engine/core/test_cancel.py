@@ -16,8 +16,8 @@ SHORT = [3, 1, 4, 1, 5]
 
 
 def lane(r: Rig, slot: int) -> LaneState:
-    choice = r.engine._serving().slots[slot].running
-    return LaneState.IDLE if choice is None else choice.phase
+    seq = r.engine._serving().slots[slot].running
+    return LaneState.IDLE if seq is None else seq.phase
 
 
 def test_while_it_waits(rig: Make) -> None:
@@ -26,7 +26,7 @@ def test_while_it_waits(rig: Make) -> None:
     gone, sink = r.submit(LONG, 10)
     r.turns(3)
     r.engine.cancel(gone)
-    r.settle()
+    r.run_until_idle()
     assert not sink.of(Done)
     assert all(len(LONG) != sum(p.values()) for p in r.runner.passes)
     assert sum(sum(p.values()) for p in r.runner.passes) == 2 * (len(SHORT) + 29)  # nothing was read for it
@@ -39,7 +39,7 @@ def test_before_the_engine_saw_it(rig: Make) -> None:
     r = rig(parallel=1)
     gone, sink = r.submit(SHORT, 10)
     r.engine.cancel(gone)
-    r.settle()
+    r.run_until_idle()
     assert sink.events == []
     assert r.runner.passes == []
 
@@ -57,7 +57,7 @@ def test_while_its_prompt_is_read(rig: Make, stream: bool) -> None:
     r.engine.turn()
     assert lane(r, 1) is LaneState.IDLE
     assert r.engine._serving().slots[1].state.rows == rows
-    r.settle()
+    r.run_until_idle()
     assert other.tokens() == greedy(SHORT, 60)
     assert not sink.of(Finished)
 
@@ -72,7 +72,7 @@ def test_while_its_read_gives_way(rig: Make) -> None:
     r.engine.cancel(gone)
     r.engine.turn()
     assert lane(r, 0) is LaneState.IDLE
-    r.settle()
+    r.run_until_idle()
     assert short.tokens() == greedy(list(range(50, 90)), 10)
 
 
@@ -87,7 +87,7 @@ def test_while_it_decodes(rig: Make) -> None:
     r.engine.turn()
     assert lane(r, 0) is LaneState.IDLE
     assert len(sink.events) == sent
-    r.settle()
+    r.run_until_idle()
     assert other.tokens() == greedy(SHORT[::-1], 40)
 
 
@@ -109,7 +109,7 @@ def test_with_choices_still_to_come(rig: Make) -> None:
     r.turns(5)
     r.engine.cancel(gone)
     r.engine.turn()
-    assert not r.engine._serving().jobs
+    assert not r.engine._serving().requests
 
 
 def test_unknown_and_repeated_ids_are_ignored(rig: Make) -> None:
@@ -118,7 +118,7 @@ def test_unknown_and_repeated_ids_are_ignored(rig: Make) -> None:
     r.turns(2)
     for name in ("nobody", gone, gone, "nobody"):
         r.engine.cancel(name)
-    r.settle()
+    r.run_until_idle()
     assert r.engine.health().parallel.totals.abandoned == 1
 
 
@@ -128,6 +128,6 @@ def test_a_client_that_comes_again_finds_what_was_read(rig: Make) -> None:
     r.turns(5)
     r.engine.cancel(gone)
     _, sink = r.submit(LONG, 5, first_user_end=20)
-    r.settle()
+    r.run_until_idle()
     assert sink.tokens() == greedy(LONG, 5)
     assert sink.of(Done)[0].cached_tokens == 80

@@ -9,7 +9,7 @@ import pytest
 
 from engine.execution.rows import RowBatch
 from engine.protocol import LaneState
-from engine.request import Reading
+from engine.request import PrefillProgress
 from tests.support.fake_model import Rig, greedy
 
 Make = Callable[..., Rig]
@@ -27,7 +27,7 @@ def timed(r: Rig, row_s: float = 0.001, pass_s: float = 0.004) -> None:
 
 
 def kinds(r: Rig) -> str:
-    """The passes so far: C for a chunk, R for a joint round."""
+    """The passes so far: C for a chunk, R for a decode round."""
     return "".join("R" if max(p.values()) == 1 else "C" for p in r.runner.passes)
 
 
@@ -35,9 +35,9 @@ def test_chunks_run_back_to_back_where_nothing_decodes(rig: Make) -> None:
     r = rig(parallel=2, prefill_chunk=32)
     timed(r)
     _, sink = r.submit(LONG, 1)
-    r.settle()
+    r.run_until_idle()
     assert kinds(r) == "C" * 6
-    assert [e.done for e in sink.of(Reading)] == [32, 64, 96, 128, 160, 190]
+    assert [e.done for e in sink.of(PrefillProgress)] == [32, 64, 96, 128, 160, 190]
 
 
 def test_a_stream_waits_for_one_chunk_at_most(rig: Make) -> None:
@@ -48,11 +48,11 @@ def test_a_stream_waits_for_one_chunk_at_most(rig: Make) -> None:
     _, stream = r.submit(PROMPT, 150)
     r.turns(3)
     _, long = r.submit(LONG, 2)
-    r.turns_until(lambda: long.events and not r.engine._serving().reading_choices())
+    r.turns_until(lambda: long.events and not r.engine._serving().prefilling())
     reads = kinds(r).lstrip("C").lstrip("R")
     assert "CC" not in reads
     assert [len(rounds) for rounds in reads.split("C")[1:-1]] == [8, 7, 7, 7, 7]
-    r.settle()
+    r.run_until_idle()
     assert stream.tokens() == greedy(PROMPT, 150)
     assert long.tokens() == greedy(LONG, 2)
 
@@ -68,7 +68,7 @@ def test_the_decode_share_sets_the_rounds_between_chunks(rig: Make, share: float
     r.turns(3)
     r.submit(LONG, 1)
     serving = r.engine._serving()
-    r.turns_until(lambda: not serving.queue and not serving.reading_choices() and "CR" in kinds(r)[1:])
+    r.turns_until(lambda: not serving.queue and not serving.prefilling() and "CR" in kinds(r)[1:])
     between = kinds(r).lstrip("C").lstrip("R").split("C")[1:-1]
     assert [len(b) for b in between] == rounds
 
@@ -87,7 +87,7 @@ def test_a_long_read_gives_way_to_a_short_one_twice(rig: Make) -> None:
     assert lanes[0].phase_text == "Gave way at 32 of 190"
     assert lanes[0].reason is not None
     assert lanes[0].reason.startswith("gives way to the shorter prompt in slot")
-    r.settle()
+    r.run_until_idle()
     for prompt, sink in shorts:
         assert sink.tokens() == greedy(prompt, 5)
     assert long.tokens() == greedy(LONG, 5)

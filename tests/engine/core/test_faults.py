@@ -35,12 +35,12 @@ def test_a_pass_that_fails_while_a_prompt_is_read(rig: Make) -> None:
     r.turns(3)
     r.runner.before = failing_on(400)
     _, bad = r.submit(CULPRIT, 5)
-    r.settle()
+    r.run_until_idle()
     assert error_of(bad) == (500, "engine_error")
     assert other.tokens() == greedy(OTHER, 40)
     r.runner.before = None
     _, again = r.submit(CULPRIT, 5)
-    r.settle()
+    r.run_until_idle()
     assert again.tokens() == greedy(CULPRIT, 5)
     assert r.engine.health().parallel.totals.errors == 1
 
@@ -51,11 +51,11 @@ def test_a_joint_pass_that_fails_ends_the_one_at_fault_alone(rig: Make) -> None:
     r.turns(8)
     culprit = r.engine._serving().slots[2].running
     assert culprit is not None
-    pending = culprit.path[-1]
+    pending = culprit.token_ids[-1]
     r.runner.before = lambda batch: failing_on(pending)(batch) if 2 in batch.slot else None
     r.engine.turn()
     r.runner.before = None
-    r.settle()
+    r.run_until_idle()
     assert error_of(sinks[2]) == (500, "engine_error")
     assert sinks[0].tokens() == greedy(PROMPT, 40)
     assert sinks[1].tokens() == greedy(OTHER, 40)
@@ -73,7 +73,7 @@ def test_a_pass_that_fails_once_for_all_costs_nobody_anything(rig: Make) -> None
     r.runner.before = joint_only
     r.turns(3)
     r.runner.before = None
-    r.settle()
+    r.run_until_idle()
     assert [s.tokens() for s in sinks] == [greedy(PROMPT, 30), greedy(OTHER, 30)]
 
 
@@ -86,12 +86,12 @@ def test_logits_that_are_not_finite(rig: Make, reading: bool) -> None:
         r.runner.poison = PROMPT[-1]
     else:
         r.turns(6)
-        choice = r.engine._serving().slots[1].running
-        assert choice is not None
-        while choice.path[-1] in greedy(OTHER, 30):
+        seq = r.engine._serving().slots[1].running
+        assert seq is not None
+        while seq.token_ids[-1] in greedy(OTHER, 30):
             r.turns(1)
-        r.runner.poison = choice.path[-1]
-    r.settle()
+        r.runner.poison = seq.token_ids[-1]
+    r.run_until_idle()
     assert error_of(bad) == (500, "engine_error")
     assert "not finite" in bad.of(Failed)[0].error.message
     assert other.tokens() == greedy(OTHER, 30)
@@ -108,7 +108,7 @@ def test_a_copy_from_a_sibling_that_fails(rig: Make, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(r.runner, "copy_rows", broken)
         _, bad = r.submit(PROMPT, 30, n=2)
-        r.settle()
+        r.run_until_idle()
     assert error_of(bad) == (500, "engine_error")
     assert other.tokens() == greedy(OTHER, 30)
 
@@ -116,15 +116,15 @@ def test_a_copy_from_a_sibling_that_fails(rig: Make, monkeypatch: pytest.MonkeyP
 def test_a_request_that_cannot_begin_leaves_its_slot_to_others(rig: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     r = rig(parallel=1)
     r.submit(OTHER, 5)
-    r.settle()
+    r.run_until_idle()
     with monkeypatch.context() as patch:
         patch.setattr("engine.core.lifecycle.Sampler", lambda *_, **__: 1 / 0)
         _, bad = r.submit(PROMPT, 30)
-        r.settle()
+        r.run_until_idle()
     assert error_of(bad) == (500, "engine_error")
     r.check()
     _, again = r.submit(PROMPT, 5)
-    r.settle()
+    r.run_until_idle()
     assert again.tokens() == greedy(PROMPT, 5)
     assert r.engine.health().parallel.totals.errors == 1
 
@@ -140,14 +140,14 @@ def test_one_bad_choice_ends_its_request_with_all_its_choices(rig: Make) -> None
     _, bad = r.submit(PROMPT, 30, n=2)
     _, other = r.submit(OTHER, 30)
     r.turns(6)
-    choice = r.engine._serving().slots[0].running
-    assert choice is not None
-    r.runner.poison = choice.path[-1]
+    seq = r.engine._serving().slots[0].running
+    assert seq is not None
+    r.runner.poison = seq.token_ids[-1]
     r.engine.turn()
     r.runner.poison = None
     assert bad.of(Failed)
     assert not bad.of(Done)
-    r.settle()
+    r.run_until_idle()
     assert other.tokens() == greedy(OTHER, 30)
 
 
@@ -156,11 +156,11 @@ def test_a_defect_of_the_loop_leaves_no_client_hanging(rig: Make, monkeypatch: p
     sinks = [r.submit(PROMPT, 30)[1], r.submit(OTHER, 30)[1], r.submit(OTHER, 30)[1]]
     r.turns(3)
     with monkeypatch.context() as patch:
-        patch.setattr(r.engine._rounds, "joint_round", lambda: 1 / 0)
+        patch.setattr(r.engine._rounds, "decode_round", lambda: 1 / 0)
         assert r.engine._guarded_turn() is False
     assert [error_of(s) for s in sinks] == [(500, "engine_error")] * 3
     _, again = r.submit(PROMPT, 5)
-    r.settle()
+    r.run_until_idle()
     assert again.tokens() == greedy(PROMPT, 5)
 
 
@@ -172,7 +172,7 @@ def test_what_was_sent_before_a_failure_stays_sent(rig: Make) -> None:
     assert sent == greedy(PROMPT, 30)[: len(sent)]
     assert sent
     r.runner.before = failing_on(sent[-1])
-    r.settle()
+    r.run_until_idle()
     assert sink.tokens() == sent
     assert [type(e) for e in sink.events[-2:]] == [Text, Failed]
 
@@ -185,7 +185,7 @@ def test_choices_that_fail_together_leave_released_pages_alone(rig: Make) -> Non
     first, second = (r.engine._serving().slots[i].running for i in (0, 1))
     assert first is not None
     assert second is not None
-    failing = {first.path[-1], second.path[-1]}
+    failing = {first.token_ids[-1], second.token_ids[-1]}
 
     def before(batch: RowBatch) -> None:
         if failing & set(batch.token[batch.slot < 2].tolist()):
@@ -195,8 +195,8 @@ def test_choices_that_fail_together_leave_released_pages_alone(rig: Make) -> Non
     passes = len(r.runner.passes)
     r.engine.turn()
     r.runner.before = None
-    # The joint pass, the first choice alone, the other request alone; the second choice ended with the first.
+    # The decode round, the first choice alone, the other request alone; the second choice ended with the first.
     assert r.runner.passes[passes:] == [{0: 1, 1: 1, 2: 1}, {0: 1}, {2: 1}]
     assert error_of(bad) == (500, "engine_error")
-    r.settle()
+    r.run_until_idle()
     assert other.tokens() == greedy(OTHER, 30)

@@ -129,7 +129,7 @@ def history(make: Make, seed: int) -> None:
         else:
             r.turns(rng.randrange(1, 15))
         r.pool.check_integrity()
-    r.settle()
+    r.run_until_idle()
     assert refused <= {"queue_full"}
     for client in clients:
         client.check()

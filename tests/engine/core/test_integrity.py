@@ -22,7 +22,7 @@ def test_once_each_time_the_engine_falls_idle(rig: Make, monkeypatch: pytest.Mon
     for wave in (1, 2):
         r.submit(PROMPT, 5)
         r.submit(PROMPT[::-1], 9)
-        r.settle()
+        r.run_until_idle()
         r.turns(20)
         assert len(checked) == wave
     r.engine.cancel(r.submit(PROMPT, 5)[0])
@@ -40,7 +40,7 @@ def pages(state: EngineState) -> Undo:
 
 
 def reservation(state: EngineState) -> Undo:
-    ledger = state.memory.ledger
+    ledger = state.memory.reservations
     ledger.outstanding = lambda *_: 4096  # type: ignore[method-assign]
     return lambda: delattr(ledger, "outstanding")
 
@@ -67,13 +67,13 @@ def test_a_disagreement_is_told_and_serving_goes_on(
     mend = spoil(r.engine._serving())
     assert r.engine.health().defect is None
     with caplog.at_level(logging.CRITICAL, "tandem.engine"):
-        r.settle()
+        r.run_until_idle()
     assert sink.tokens() == greedy(PROMPT, 20)
     assert (r.engine.health().defect or "").startswith(words)
     assert len(caplog.records) == 1
     assert words in caplog.text
     mend()
     _, after = r.submit(PROMPT, 5)
-    r.settle()
+    r.run_until_idle()
     assert after.tokens() == greedy(PROMPT, 5)
     assert r.engine.health().defect is None

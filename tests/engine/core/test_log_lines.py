@@ -18,11 +18,11 @@ def test_one_line_a_request_and_one_a_routing_decision(rig: Make) -> None:
     r.runner.before = lambda batch: r.clock.advance(0.1)
     with capture_logs() as lines:
         r.submit(PROMPT, 11, first_user_end=2, client="opencode")
-        r.settle()
+        r.run_until_idle()
         r.submit(PROMPT, 5000, first_user_end=2)
         r.turns(2)
         r.engine.cancel("req-2")
-        r.settle()
+        r.run_until_idle()
     assert [line["event"] for line in lines] == ["[parallel]", "[req]", "[parallel]", "[req]"]
     placed, ended, again, gone = lines
     assert (placed["slot"], placed["rule"], placed["prompt"], placed["slot0_holder"]) == (0, "empty", 5, None)
@@ -47,7 +47,7 @@ def test_a_home_given_up_is_told_with_who_held_it(rig: Make) -> None:
         r.submit([*PROMPT, 7, 8], 5, first_user_end=2)
         r.turns(2)
         r.clock.advance(1.5)
-        r.settle()
+        r.run_until_idle()
     given_up = [line for line in lines if line["event"] == "[parallel]"][1]
     assert (given_up["slot"], given_up["home"], given_up["slot0_holder"]) == (1, 0, "req-1")
     assert given_up["slot0_wait"] == 1.5
@@ -62,7 +62,7 @@ def test_no_line_carries_text(rig: Make) -> None:
         r.submit(PROMPT, 30, stop=("secret",))
         r.turns(10)
         r.runner.before = fail
-        r.settle()
+        r.run_until_idle()
     assert "a kernel failed" in next(line["traceback"] for line in lines if "traceback" in line)
     assert "secret" not in repr(lines)
     # Line numbers stand in a traceback.

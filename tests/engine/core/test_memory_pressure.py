@@ -73,7 +73,7 @@ def test_one_and_a_half_long_requests_fit(rig: Make) -> None:
     assert (health.parallel.max_running, health.parallel.max_running_reason) == (1, waits[0].reason)
     assert health.queue[0].state == "waiting_memory"
     assert health.parallel.totals.waiting_memory == 1
-    r.settle()
+    r.run_until_idle()
     assert first.tokens() == greedy(LONG, 60)
     assert second.tokens() == greedy(LONG[::-1], 60)
     assert r.engine.health().parallel.totals.waiting_memory == 1
@@ -87,7 +87,7 @@ def test_later_requests_do_not_pass_one_that_waits_for_memory(rig: Make) -> None
     _, small = r.submit(SHORT, 1)
     r.turns(3)
     assert small.events == [Waiting(WaitState.MEMORY, "waits behind 1 request that waits for memory")]
-    r.settle()
+    r.run_until_idle()
     assert big.of(Done)
     assert small.of(Done)
 
@@ -95,14 +95,14 @@ def test_later_requests_do_not_pass_one_that_waits_for_memory(rig: Make) -> None
 def test_a_request_alone_never_waits_for_memory(rig: Make) -> None:
     r = short_of_memory(rig, spare=kv_bytes(218) + 4096)
     _, sink = r.submit(LONG, 60)
-    r.settle()
+    r.run_until_idle()
     assert sink.tokens() == greedy(LONG, 60)
 
 
 def test_what_cannot_fit_even_alone_is_refused(rig: Make) -> None:
     r = short_of_memory(rig, spare=kv_bytes(100))
     _, sink = r.submit(LONG, 60)
-    r.settle()
+    r.run_until_idle()
     error = failure(sink)
     assert (error.status, error.code) == (400, "too_large")
     assert "too large for this box even alone" in error.message
@@ -123,7 +123,7 @@ def test_waiting_too_long_for_memory(rig: Make) -> None:
         else:
             error = failure(second)
             assert (error.status, error.code, error.retry_after) == (503, "memory_wait_timeout", 10)
-        r.settle()
+        r.run_until_idle()
         assert first.tokens() == greedy(LONG, 60)
 
 
@@ -132,11 +132,11 @@ def test_an_idle_conversation_is_given_back_before_a_request_waits(rig: Make) ->
     r = short_of_memory(rig, spare=whole * 2, parallel=3)
     for prompt in (LONG, LONG[::-1]):
         r.submit(prompt, 60)
-        r.settle()
+        r.run_until_idle()
         r.clock.advance(1)
     assert r.engine.health().cache["resident"].entries == 2
     sinks = [r.submit([i, *LONG], 60)[1] for i in (7, 8)]
-    r.settle()
+    r.run_until_idle()
     assert not any(s.of(Waiting) for s in sinks)
     assert [s.tokens() for s in sinks] == [greedy([i, *LONG], 60) for i in (7, 8)]
 
@@ -154,7 +154,7 @@ def test_a_commit_that_is_refused_ends_that_request_alone(rig: Make) -> None:
     assert failure(second).code == "out_of_memory"
     assert failure(second).status == 503
     box.spare = 64 * MIB
-    r.settle()
+    r.run_until_idle()
     assert first.tokens() == greedy(SHORT, 100)
     assert r.pool.stats().refused == 1
 
@@ -176,7 +176,7 @@ def test_a_turn_that_only_ended_a_request_is_followed_at_once(rig: Make) -> None
     assert not worked
     assert r.engine._pause() == 0.0
     box.spare = 64 * MIB
-    r.settle()
+    r.run_until_idle()
     assert second.tokens() == greedy(SHORT[::-1], 3)
     assert r.engine._pause() == 0.25
 
@@ -185,12 +185,12 @@ def test_reservations_are_credited_as_pages_are_committed(rig: Make) -> None:
     r = short_of_memory(rig, spare=64 * MIB)
     r.submit(LONG, 60)
     r.engine.turn()
-    ledger = r.engine._serving().memory.ledger
+    ledger = r.engine._serving().memory.reservations
     promised = kv_bytes(150 + 60 + 8)
     for _ in range(200):
         assert ledger.outstanding() + r.pool.committed_bytes(0) == promised
         r.engine.turn()
-        if not r.engine._serving().jobs:
+        if not r.engine._serving().requests:
             return
     raise AssertionError("the request never ends")
 
@@ -210,5 +210,5 @@ def test_a_box_that_cannot_be_measured_any_more_ends_no_answer(rig: Make, monkey
     memory = r.engine.health().memory
     assert memory.available == r.probe.reading.available
     assert memory.reading_age_s >= 3
-    r.settle()
+    r.run_until_idle()
     assert (running.tokens(), later.tokens()) == (greedy(LONG, 60), greedy(SHORT, 40))

@@ -56,7 +56,7 @@ def test_rounds_are_timed_by_the_slots_that_share_them(rig: Make) -> None:
     r.submit(PROMPT, 21)
     r.turns(6)
     r.submit(PROMPT[::-1], 6)
-    r.settle()
+    r.run_until_idle()
     health = r.engine.health()
     assert {str(stat.rows): stat.rounds for stat in health.round_stats} == health.parallel.rounds
     alone, both = health.round_stats

@@ -46,7 +46,7 @@ def test_one_runs_one_waits_four_are_refused(rig: Make) -> None:
             refused.append((error.status, error.code, error.retry_after))
     assert len(taken) == 2
     assert refused == [(503, "queue_full", 5)] * 4
-    r.settle()
+    r.run_until_idle()
     assert [s.tokens() for s in taken] == [greedy(PROMPT, 5)] * 2
     assert r.engine.health().parallel.totals.refused == 4
     assert r.submit(PROMPT, 5)  # there is room again
@@ -71,7 +71,7 @@ def test_who_left_holds_no_place_though_the_engine_has_not_heard_of_it(rig: Make
     _, waits = r.submit(PROMPT[::-1], 5)
     with pytest.raises(RequestError, match="1 request waiting, the limit is 1"):
         r.submit(PROMPT, 5)
-    r.settle()
+    r.run_until_idle()
     assert [runs.tokens(), waits.tokens()] == [greedy(PROMPT, 5), greedy(PROMPT[::-1], 5)]
     totals = r.engine.health().parallel.totals
     assert (totals.served, totals.abandoned, totals.timeouts, totals.refused) == (2, 5, 5, 1)
@@ -99,7 +99,7 @@ def test_waiting_too_long_for_a_slot(rig: Make) -> None:
     error = failure(waits)
     assert (error.status, error.code, error.retry_after) == (429, "queue_timeout", 10)
     assert error.message == "no slot came free within 10 s (TANDEM_QUEUE_TIMEOUT): the only slot is busy"
-    r.settle()
+    r.run_until_idle()
     assert runs.tokens() == greedy(PROMPT, 40)
     totals = r.engine.health().parallel.totals
     assert (totals.timeouts, totals.served) == (1, 1)
@@ -117,7 +117,7 @@ def test_running_too_long(rig: Make) -> None:
     error = failure(old)
     assert (error.status, error.code) == (504, "request_timeout")
     assert "longer than 60 s (TANDEM_REQUEST_TIMEOUT)" in error.message
-    r.settle()
+    r.run_until_idle()
     assert young.tokens() == greedy(PROMPT[::-1], 20)
     assert r.engine.health().parallel.totals.timeouts == 1
 
@@ -163,7 +163,7 @@ def test_an_id_in_use_is_refused(rig: Make) -> None:
     with pytest.raises(RequestError) as caught:
         r.submit(PROMPT, 5, id="same")
     assert caught.value.code == "duplicate_request_id"
-    r.settle()
+    r.run_until_idle()
     r.submit(PROMPT, 5, id="same")
 
 
@@ -171,7 +171,7 @@ def test_a_prompt_of_one_token_less_than_the_window_gets_one_token(rig: Make) ->
     r = rig(parallel=1, max_len=256)
     prompt = [i % 500 + 1 for i in range(255)]
     _, sink = r.submit(prompt, None)
-    r.settle()
+    r.run_until_idle()
     assert sink.of(Finished) == [Finished(0, FinishReason.LENGTH, 1)]
     assert sink.tokens() == greedy(prompt, 1)
 
@@ -182,7 +182,7 @@ def test_a_prompt_of_one_token_less_than_the_window_gets_one_token(rig: Make) ->
 def test_max_tokens_is_the_room_left_at_most(rig: Make, asked: int | None, served: int, cut: int | None) -> None:
     r = rig(parallel=1, max_len=256)
     _, sink = r.submit(PROMPT, asked)
-    r.settle()
+    r.run_until_idle()
     admitted = sink.of(Admitted)[0]
     assert (admitted.max_tokens, admitted.cut_from) == (served, cut)
     assert sink.of(Done)[0].completion_tokens == served
@@ -199,7 +199,7 @@ def test_a_long_request_waits_for_slot_0_while_short_ones_pass(rig: Make) -> Non
     r.turns(4)
     assert waits.events == [Waiting(WaitState.SLOT0, "too long for a side slot (64 tokens); waits for slot 0")]
     assert passes.of(Admitted)[0].slot == 1
-    r.settle()
+    r.run_until_idle()
     assert waits.of(Admitted)[0].slot == 0
     assert waits.tokens() == greedy(long, 10)
 
@@ -216,7 +216,7 @@ def test_draining_refuses_new_and_waiting_requests_and_lets_running_ones_finish(
     with pytest.raises(RequestError) as caught:
         r.submit(PROMPT, 5)
     assert (caught.value.status, caught.value.code) == (503, "draining")
-    r.settle()
+    r.run_until_idle()
     assert failure(waits).code == "draining"
     assert runs.tokens() == greedy(PROMPT, 20)
 
@@ -226,14 +226,14 @@ def test_a_drained_engine_serves_again_when_told_to(rig: Make) -> None:
     assert not r.engine.resume()
     assert r.engine.drain()
     assert not r.engine.drain()
-    r.settle()
+    r.run_until_idle()
     assert r.engine.resume()
     assert not r.engine.resume()
     r.clock.advance(1)
     r.engine.turn()
     assert r.engine.health().status == "ok"
     _, again = r.submit(PROMPT, 20)
-    r.settle()
+    r.run_until_idle()
     assert again.tokens() == greedy(PROMPT, 20)
 
 
@@ -260,7 +260,7 @@ def test_the_end_of_text_token_ends_a_choice(rig: Make) -> None:
     expected = expected[: expected.index(0)]
     r = rig(parallel=1)
     _, sink = r.submit(prompt, 60, ignore_eos=False)
-    r.settle()
+    r.run_until_idle()
     assert sink.tokens() == expected
     assert sink.of(Finished) == [Finished(0, FinishReason.STOP, len(expected) + 1)]
 
@@ -269,11 +269,11 @@ def test_every_choice_gets_what_the_first_was_promised(rig: Make) -> None:
     """The first choice has slot 0's room, so the second waits for slot 0; cut to a side slot, both are cut."""
     r = rig(parallel=2, max_len=256, side_max_len=64)
     _, wide = r.submit(PROMPT, 100, n=2)
-    r.settle()
+    r.run_until_idle()
     assert [f.completion_tokens for f in wide.of(Finished)] == [100, 100]
     r.submit([9] * 100, 150)  # only slot 0 holds it
     r.turns(3)
     _, cut = r.submit(PROMPT, 100, n=2)
-    r.settle()
+    r.run_until_idle()
     assert cut.of(Admitted) == [Admitted(slot=1, cached_tokens=0, max_tokens=59, cut_from=100)]
     assert [f.completion_tokens for f in cut.of(Finished)] == [59, 59]

@@ -21,7 +21,7 @@ def chat(*turns: list[int]) -> tuple[list[int], int]:
 def ask(r: Rig, *turns: list[int], max_tokens: int = 5, **fields: object) -> RecordingSink:
     prompt, end = chat(*turns)
     _, sink = r.submit(prompt, max_tokens, first_user_end=end, **fields)
-    r.settle()
+    r.run_until_idle()
     assert sink.tokens() == greedy(prompt, max_tokens)
     return sink
 
@@ -49,7 +49,7 @@ def test_next_turn_reuses_the_answer_too(rig: Make) -> None:
     answer = greedy(prompt, 5)
     longer = prompt + answer + [3, 11, 12, 2]
     _, sink = r.submit(longer, 5, first_user_end=end)
-    r.settle()
+    r.run_until_idle()
     # The last token drawn was never computed, so its row is read.
     assert placed(sink) == (0, len(prompt) + 4)
     assert sink.tokens() == greedy(longer, 5)
@@ -123,7 +123,7 @@ def test_a_busy_home_is_waited_for_then_given_up(rig: Make) -> None:
     r.engine.turn()
     assert placed(second) == (1, 0)
     assert r.engine.health().parallel.slot0_gave_up == 1
-    r.settle()
+    r.run_until_idle()
     assert second.tokens() == greedy(longer, 5)
     assert first.tokens() == greedy(prompt, 150)
 
@@ -135,7 +135,7 @@ def test_a_busy_home_that_comes_free_is_taken(rig: Make) -> None:
     r.turns(2)
     longer = prompt + greedy(prompt, 4)[:2] + [2]
     _, second = r.submit(longer, 5, first_user_end=end)
-    r.settle()
+    r.run_until_idle()
     assert placed(second)[0] == 0
     assert placed(second)[1] >= len(prompt)
     assert first.of(Done)

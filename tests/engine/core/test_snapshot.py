@@ -111,7 +111,7 @@ def test_a_snapshot_ages_and_stalls_as_it_is_read(rig: Make) -> None:
 def test_an_idle_engine_never_stalls_while_it_publishes(rig: Make) -> None:
     r = rig(parallel=1)
     r.submit(PROMPT, 5)
-    r.settle()
+    r.run_until_idle()
     r.clock.advance(1000.0)
     r.turns(1)
     assert r.engine.health().status is Status.OK
@@ -121,7 +121,7 @@ def test_an_engine_thread_that_publishes_nothing_has_stalled_whatever_it_showed_
     """A request that came since is not in the snapshot, and waits all the same."""
     r = rig(parallel=1)
     r.submit(PROMPT, 5)
-    r.settle()
+    r.run_until_idle()
     idle = fresh(r)
     assert (idle.parallel.running, idle.status) == (0, Status.OK)
     assert aged(idle, STALLED_AFTER_S - 1).status is Status.OK
@@ -131,7 +131,7 @@ def test_an_engine_thread_that_publishes_nothing_has_stalled_whatever_it_showed_
 def test_a_request_that_just_came_has_not_stalled(rig: Make) -> None:
     r = rig(parallel=1)
     r.submit(PROMPT, 1)
-    r.settle()
+    r.run_until_idle()
     r.clock.advance(1000.0)
     r.submit(LONG, 5)
     r.turns(1)

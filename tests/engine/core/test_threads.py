@@ -259,8 +259,8 @@ def test_many_clients_that_come_and_go(engines: Make) -> None:
     totals = engine.health().parallel.totals
     assert totals.served + totals.abandoned == 96
     assert (totals.errors, totals.refused, totals.timeouts) == (0, 0, 0)
-    assert state.jobs == {}
-    assert state.memory.ledger.outstanding() == 0
+    assert state.requests == {}
+    assert state.memory.reservations.outstanding() == 0
     assert all(slot.running is None for slot in state.slots)
     pool_close()
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.execution.runner import drawn
+from engine.execution.runner import sample_all
 from engine.execution.sampling import NonFiniteLogits, Sampler, token_logprob, uniform
 from engine.request import SamplingParams
 from kernels.sampling import GREEDY, SamplingSpec, sampling_spec, top_ids
@@ -64,11 +64,11 @@ def test_only_kept_tokens_are_drawn_and_all_of_them_can_be(params: SamplingParam
     for seed in range(3):
         logits = row(seed)
         kept = kept_by_definition(logits, params)
-        drawn = {draw(logits, range(position), params) for position in range(1, 200)}
-        assert drawn <= set(kept)
-        assert kept[0] in drawn
+        sampled = {draw(logits, range(position), params) for position in range(1, 200)}
+        assert sampled <= set(kept)
+        assert kept[0] in sampled
         if len(kept) <= 4:
-            assert drawn == set(kept)
+            assert sampled == set(kept)
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -150,9 +150,9 @@ def test_log_probabilities_are_the_log_softmax() -> None:
 def test_log_probabilities_ignore_the_cuts_and_stay_finite() -> None:
     logits = row(5)
     params = SamplingParams(top_k=1, temperature=0.3, logit_bias=((9, -100.0),))
-    drawn = Sampler(params, choice=0, prompt_len=1, logprobs=5).sample(logits, [1])
-    assert drawn.logprob == token_logprob(logits, drawn.token, 5)
-    assert all(math.isfinite(value) for _, value in drawn.logprob.top)
+    sampled = Sampler(params, choice=0, prompt_len=1, logprobs=5).sample(logits, [1])
+    assert sampled.logprob == token_logprob(logits, sampled.token, 5)
+    assert all(math.isfinite(value) for _, value in sampled.logprob.top)
     assert Sampler(params, choice=0, prompt_len=1, logprobs=0).sample(logits, [1]).logprob.top == ()
 
 
@@ -170,8 +170,8 @@ def test_rows_that_are_not_finite_are_refused(bad: float, params: SamplingParams
 def test_a_huge_row_draws_within_its_vocabulary() -> None:
     logits = np.full(100_000, -30.0, np.float32)
     logits[[0, 99_999]] = 5.0
-    drawn = {draw(logits, range(n), SamplingParams()) for n in range(1, 60)}
-    assert drawn == {0, 99_999}
+    sampled = {draw(logits, range(n), SamplingParams()) for n in range(1, 60)}
+    assert sampled == {0, 99_999}
 
 
 def test_a_row_alone_decides_unless_more_is_asked_for() -> None:
@@ -194,7 +194,7 @@ def test_a_runner_draws_what_the_sampler_does(params: SamplingParams) -> None:
     rows[1, 7] = np.nan
     rows[2, 7] = np.inf
     samplers = [Sampler(params, choice=i, prompt_len=1, logprobs=None) for i in range(4)]
-    outcomes = drawn(rows, [s.draw(5 + i) for i, s in enumerate(samplers)])
+    outcomes = sample_all(rows, [s.draw(5 + i) for i, s in enumerate(samplers)])
     assert outcomes[1:3] == [-1, -1]
     for i in (0, 3):
         path = list(range(5 + i))
@@ -203,7 +203,7 @@ def test_a_runner_draws_what_the_sampler_does(params: SamplingParams) -> None:
         assert samplers[i].take(token, path) == samplers[i].sample(rows[i], path)
     with pytest.raises(NonFiniteLogits, match="position 6"):
         samplers[1].take(-1, range(6))
-    kept = drawn(rows, [None, GREEDY, None, GREEDY])
+    kept = sample_all(rows, [None, GREEDY, None, GREEDY])
     assert kept[0] is not rows
     assert np.array_equal(kept[0], rows[0])
     assert kept[3] == rows[3].argmax()

@@ -59,7 +59,7 @@ def test_what_is_no_http_is_an_error_like_others(server: Served, engine: Scripte
         assert (body["error"]["type"], body["error"]["code"]) == ("invalid_request_error", "invalid_http")
         assert opened.recv(1) == b""
     assert engine.tickets == []
-    assert server.app.exchanges.count == 0
+    assert server.app.streams.count == 0
 
 
 def test_a_head_over_the_limit(server: Served) -> None:

@@ -165,7 +165,7 @@ def test_a_body_that_does_not_come_is_refused_and_its_request_let_go(house: Hous
         assert (status, body["error"]["code"]) == (408, "body_timeout")
         assert "TANDEM_STALL_TIMEOUT" in body["error"]["message"]
         assert closed(opened)
-    assert (house.engine.tickets, house.server.app.exchanges.count) == ([], 0)
+    assert (house.engine.tickets, house.server.app.streams.count) == ([], 0)
     assert house.table.closed[Closed.SLOW_BODY] == 1
 
 

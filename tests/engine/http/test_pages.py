@@ -139,7 +139,7 @@ def test_pages_do_not_wait_for_the_engine(client: httpx.Client, server: Served, 
     assert wait_until(lambda: len(engine.tickets) == 1)
     for path in ("/health", "/metrics", "/slots", "/v1/status", "/v1/models"):
         assert client.get(path).status_code == 200
-    assert server.app.exchanges.count == 1
+    assert server.app.streams.count == 1
     go.set()
     asking.join(LONG_S)
 

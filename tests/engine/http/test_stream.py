@@ -13,7 +13,18 @@ import httpx
 import pytest
 
 from engine.protocol import WaitState
-from engine.request import Admitted, Done, Ending, Failed, Finished, FinishReason, Reading, RequestError, Text, Waiting
+from engine.request import (
+    Admitted,
+    Done,
+    Ending,
+    Failed,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    RequestError,
+    Text,
+    Waiting,
+)
 from tests.engine.http.conftest import SERVICE
 from tests.engine.http.talk import CHAT, chat_body, comments, content_of, error_of, events
 from tests.support.patience import LONG_S
@@ -128,9 +139,9 @@ def test_a_long_read_is_commented(client: httpx.Client, engine: ScriptedEngine) 
     go = threading.Event()
 
     def script(ticket: Ticket) -> None:
-        ticket.put(Admitted(0, 0, 50), Reading(128, 1000))
+        ticket.put(Admitted(0, 0, 50), PrefillProgress(128, 1000))
         go.wait(LONG_S)
-        ticket.put(Reading(1000, 1000))
+        ticket.put(PrefillProgress(1000, 1000))
         ticket.finish("x")
 
     engine.script = script
@@ -218,7 +229,7 @@ def test_a_client_that_leaves_cancels(server: Served, engine: ScriptedEngine, st
         if phase == "waiting":
             ticket.put(Waiting(WaitState.SLOT, "busy"))
         if phase in ("reading", "decoding"):
-            ticket.put(Admitted(0, 0, 10), Reading(1, 5))
+            ticket.put(Admitted(0, 0, 10), PrefillProgress(1, 5))
         begun.set()
         while phase == "decoding" and not ticket.cancelled.wait(0.002):
             ticket.put(Text(0, "a", 1), Text(1, "b", 1))
@@ -228,7 +239,7 @@ def test_a_client_that_leaves_cancels(server: Served, engine: ScriptedEngine, st
     with asked(server, stream=stream, n=2):
         assert begun.wait(LONG_S)
     assert wait_until(lambda: engine.tickets[0].cancelled.is_set())
-    assert wait_until(lambda: server.app.exchanges.count == 0)
+    assert wait_until(lambda: server.app.streams.count == 0)
 
 
 def test_a_client_that_left_before_the_hand_over_is_not_submitted(server: Served, engine: ScriptedEngine) -> None:
@@ -237,13 +248,13 @@ def test_a_client_that_left_before_the_hand_over_is_not_submitted(server: Served
         opened.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{{".encode())
     assert httpx.get(server.url + "/v1/status").status_code == 200
     assert engine.tickets == []
-    assert server.app.exchanges.count == 0
+    assert server.app.streams.count == 0
 
 
 def test_a_finished_request_is_not_cancelled(client: httpx.Client, server: Served, engine: ScriptedEngine) -> None:
     assert client.post(CHAT, json=chat_body(stream=True)).status_code == 200
     assert client.post(CHAT, json=chat_body()).status_code == 200
-    assert wait_until(lambda: server.app.exchanges.count == 0)
+    assert wait_until(lambda: server.app.streams.count == 0)
     assert not any(ticket.cancelled.is_set() for ticket in engine.tickets)
 
 
@@ -310,7 +321,7 @@ def test_ending_all_reaches_every_phase(client: httpx.Client, server: Served, en
         thread.start()
     assert wait_until(lambda: len(engine.tickets) == 2)
     assert seen.wait(LONG_S)
-    server.app.exchanges.end_all(RequestError("over", status=503, code="draining", retry_after=5), Ending.TIMEOUT)
+    server.app.streams.end_all(RequestError("over", status=503, code="draining", retry_after=5), Ending.TIMEOUT)
     for thread in threads:
         thread.join(LONG_S)
     assert answers["whole"].status_code == 503

@@ -21,7 +21,7 @@ from engine.core.boot import Parts
 from engine.core.loop import Engine
 from engine.execution.rows import RowBatch
 from engine.http.body import HEAVY_BYTES, READ_ASIDE_BYTES, Body
-from engine.http.exchange import Exchange
+from engine.http.stream_handler import StreamHandler
 from engine.memory.probe import FixedProbe
 from engine.protocol import Health
 from tests.engine.http.conftest import SERVICE
@@ -95,9 +95,9 @@ class House:
             parallel = self.health().parallel
             counts = (parallel.running, parallel.waiting, parallel.totals.abandoned)
             # An exchange ends on the HTTP side's own thread, after what the engine's counts.
-            return counts == (0, 0, abandoned) and self.server.app.exchanges.count == 0
+            return counts == (0, 0, abandoned) and self.server.app.streams.count == 0
 
-        return wait_until(settled) and self.engine._serving().memory.ledger.outstanding() == 0
+        return wait_until(settled) and self.engine._serving().memory.reservations.outstanding() == 0
 
 
 def request_bytes(**fields: Any) -> bytes:
@@ -144,7 +144,7 @@ def house() -> Iterator[Callable[..., House]]:
         one.client.close()
         state = one.engine._serving()
         one.engine.close(10)
-        assert state.memory.ledger.outstanding() == 0
+        assert state.memory.reservations.outstanding() == 0
         serving.__exit__(None, None, None)
 
 
@@ -155,7 +155,7 @@ def test_leaving_in_a_long_read(house: Callable[..., House], stream: bool) -> No
     h.gate.close()
     with h.asked(prompt=[7] * 1500, stream=stream):
         assert h.gate.held.wait(LONG_S)
-    assert wait_until(lambda: h.server.app.exchanges.count == 0)
+    assert wait_until(lambda: h.server.app.streams.count == 0)
     h.gate.open()
     assert h.settles(abandoned=1)
     assert [sum(one.values()) for one in h.runner.passes] == [CHUNK]
@@ -168,7 +168,7 @@ def test_leaving_a_connection_with_more_requests_on_it(house: Callable[..., Hous
     h.gate.close()
     with h.asked(prompt=[7] * 1500, then=request_bytes(max_tokens=1000) * 4):
         assert h.gate.held.wait(LONG_S)
-    assert wait_until(lambda: h.server.app.exchanges.count == 0)
+    assert wait_until(lambda: h.server.app.streams.count == 0)
     h.gate.open()
     assert h.settles(abandoned=1)
     assert [sum(one.values()) for one in h.runner.passes] == [CHUNK]
@@ -203,8 +203,8 @@ def test_leaving_the_queue(house: Callable[..., House]) -> None:
         assert h.gate.held.wait(LONG_S)
         assert wait_until(lambda: h.running_after_a_pass() == 2)
         with h.asked(prompt=[9] * 333, stream=True):
-            assert wait_until(lambda: h.server.app.exchanges.count == 3)
-        assert wait_until(lambda: h.server.app.exchanges.count == 2)
+            assert wait_until(lambda: h.server.app.streams.count == 3)
+        assert wait_until(lambda: h.server.app.streams.count == 2)
         h.gate.open()
     assert h.settles(abandoned=3)
     assert max(sum(one.values()) for one in h.runner.passes) <= len(PROMPT) * 2
@@ -289,15 +289,15 @@ def test_a_refused_request_is_freed_without_the_collector(house: Callable[..., H
     """Frames that hold their own error are a ring; with megabytes in each, waiting for the collector is a leak."""
     h = house()
 
-    def exchanges() -> int:
-        return sum(type(thing) is Exchange for thing in gc.get_objects())
+    def streams() -> int:
+        return sum(type(thing) is StreamHandler for thing in gc.get_objects())
 
-    before = exchanges()
+    before = streams()
     gc.disable()
     try:
         for _ in range(3):
             assert h.post(prompt=[7] * WINDOW, stream=stream).status_code == 400
-        assert wait_until(lambda: exchanges() <= before)
+        assert wait_until(lambda: streams() <= before)
     finally:
         gc.enable()
 
@@ -400,7 +400,7 @@ def test_a_waiting_stream_says_so(house: Callable[..., House]) -> None:
         h.gate.allowed.release(3)
         assert wait_until(lambda: h.health().parallel.running == 1)
         with h.asked(stream=True) as waiting:
-            assert wait_until(lambda: h.server.app.exchanges.count == 2)
+            assert wait_until(lambda: h.server.app.streams.count == 2)
             h.gate.allowed.release(5)
             received = heard_until(waiting, b": waiting: the only slot is busy\n\n")
             assert b"x-tandem-wait: slot" in received

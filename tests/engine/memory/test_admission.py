@@ -11,20 +11,19 @@ from hypothesis import strategies as st
 from engine.memory.admission import (
     AdmissionView,
     Admit,
-    Need,
     Reclaim,
     Refuse,
-    ReservationLedger,
+    Reservations,
     WaitForMemory,
     admit,
-    settle,
+    admit_with_reclaim,
 )
 from engine.memory.pressure import Level, PressureLadder
 from engine.memory.sizes import GIB
 from tests.support.memory import ScriptedProbe, ScriptedRung
 
 QUIET = AdmissionView(
-    need=Need(workspace=GIB, kv=2 * GIB),
+    need=3 * GIB,
     available=20 * GIB,
     floor=6 * GIB,
     hard_floor=4 * GIB,
@@ -87,7 +86,7 @@ def test_a_refusal_says_what_it_needs_what_there_is_and_what_to_change():
     assert isinstance(decision, Refuse)
     assert (decision.figures.need, decision.figures.available) == (3 * GIB, 6 * GIB)
     assert decision.figures.hard_floor == 4 * GIB
-    for word in ("3 GiB", "2 GiB of KV", "1 GiB of workspace", "6 GiB", "4 GiB", "TANDEM_KV_HARD_FLOOR_GB"):
+    for word in ("3 GiB of KV", "6 GiB", "4 GiB", "TANDEM_KV_HARD_FLOOR_GB"):
         assert word in decision.reason
 
 
@@ -102,7 +101,7 @@ def test_idle_conversations_and_roles_go_before_a_wait_and_caches_stay():
     role = ScriptedRung("narrator", Level.ROLE, [GIB // 2], probe)
     chat = ScriptedRung("slot 1", Level.SIDE_CONVERSATION, [GIB, GIB], probe)
     view = replace(QUIET, available=8 * GIB, running=1, idle=5 * GIB // 2, caches=4 * GIB)
-    decision = settle(view, PressureLadder([cache, role, chat]), lambda: probe.available)
+    decision = admit_with_reclaim(view, PressureLadder([cache, role, chat]), lambda: probe.available)
     assert decision == Admit(QUIET.need)
     assert (cache.held_bytes(), role.held_bytes(), chat.held_bytes()) == (4 * GIB, 0, GIB)
 
@@ -115,15 +114,15 @@ def test_a_holder_that_gives_nothing_ends_in_a_wait_not_in_a_loop():
 
     stuck = Stuck("slot 1", Level.SIDE_CONVERSATION, [5 * GIB])
     view = replace(QUIET, available=8 * GIB, running=1, idle=5 * GIB)
-    assert isinstance(settle(view, PressureLadder([stuck]), lambda: 8 * GIB), WaitForMemory)
+    assert isinstance(admit_with_reclaim(view, PressureLadder([stuck]), lambda: 8 * GIB), WaitForMemory)
     assert len(stuck.asked) == 1
 
 
 def test_a_pool_for_one_and_a_half_runs_two_long_requests_one_after_the_other():
     """Two start together; one runs, the other waits with its reason, then runs alone. Pages are credited as taken."""
-    need = Need(workspace=0, kv=10)
+    need = 10
     box, floor = 15 + 6, 6
-    ledger = ReservationLedger()
+    ledger = Reservations()
     taken = {0: 0, 1: 0}
 
     def view(slot: int) -> AdmissionView:
@@ -154,26 +153,23 @@ def test_a_pool_for_one_and_a_half_runs_two_long_requests_one_after_the_other():
     assert isinstance(admit(view(1)), Admit)
 
 
-def test_the_ledger_credits_kv_and_workspace_apart_and_forgets_at_the_end():
-    ledger = ReservationLedger()
-    ledger.reserve(0, Need(workspace=5, kv=10))
-    ledger.reserve(1, Need(workspace=0, kv=7))
-    assert ledger.outstanding() == 22
-    ledger.credit(0, 4)
-    assert ledger.of(0) == 11
-    ledger.credit_workspace(0)
-    assert ledger.of(0) == 6
-    ledger.credit(0, 100)
-    assert ledger.of(0) == 0
-    ledger.credit(3, 9)
-    ledger.credit_workspace(3)
-    ledger.release(3)
-    assert ledger.outstanding() == 7
-    with pytest.raises(ValueError, match="slot 1 already"):
-        ledger.reserve(1, Need(0, 1))
-    ledger.release(1)
-    ledger.reserve(1, Need(workspace=-5, kv=-1))
-    assert ledger.outstanding() == 0
+def test_reservations_are_credited_as_pages_come_and_forgotten_at_the_end():
+    reservations = Reservations()
+    reservations.reserve(0, 10)
+    reservations.reserve(1, 7)
+    assert reservations.outstanding() == 17
+    reservations.credit(0, 4)
+    assert reservations.of(0) == 6
+    reservations.credit(0, 100)
+    assert reservations.of(0) == 0
+    reservations.credit(3, 9)
+    reservations.release(3)
+    assert reservations.outstanding() == 7
+    with pytest.raises(ValueError, match="slot 1 already has a reservation of 7 bytes"):
+        reservations.reserve(1, 1)
+    reservations.release(1)
+    reservations.reserve(1, -6)
+    assert reservations.outstanding() == 0
 
 
 amounts = st.integers(0, 100)
@@ -182,7 +178,7 @@ amounts = st.integers(0, 100)
 @given(
     st.builds(
         AdmissionView,
-        need=st.builds(Need, workspace=amounts, kv=amounts),
+        need=amounts,
         available=amounts,
         floor=amounts,
         hard_floor=amounts,
@@ -195,7 +191,7 @@ amounts = st.integers(0, 100)
 )
 def test_what_every_decision_promises(view):
     decision = admit(view)
-    need = view.need.total
+    need = view.need
     if isinstance(decision, Admit) and view.running:
         assert view.available - view.outstanding - need >= view.floor
     if view.running == 0:

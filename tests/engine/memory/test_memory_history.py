@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.memory.admission import AdmissionView, Admit, Need, Refuse, ReservationLedger, WaitForMemory, settle
+from engine.memory.admission import AdmissionView, Admit, Refuse, Reservations, WaitForMemory, admit_with_reclaim
 from engine.memory.kv.layout import KvLayout, KvTensor
 from engine.memory.kv.pool import KvPool
 from engine.memory.pressure import HardFloor, Level, PressureLadder
@@ -51,7 +51,7 @@ class Box:
 
     def __post_init__(self) -> None:
         self.pool = KvPool(LAYOUT, [WINDOW] * self.slots, margin_rows=8, page_bytes=PAGE)
-        self.ledger = ReservationLedger()
+        self.ledger = Reservations()
         self.ladder = PressureLadder([IdleSlot(self, slot) for slot in range(self.slots - 1, -1, -1)])
         self.pool.guard = HardFloor(self, HARD_FLOOR, self.ladder)
 
@@ -67,7 +67,7 @@ class Box:
             job = self.queue[0]
             self.pool.release(slot, 0)
             view = AdmissionView(
-                need=Need(workspace=0, kv=self.pool.pages_to_commit(slot, job.end)),
+                need=self.pool.pages_to_commit(slot, job.end),
                 available=self.read().available,
                 floor=FLOOR,
                 hard_floor=HARD_FLOOR,
@@ -77,7 +77,7 @@ class Box:
                 idle=self.ladder.held_bytes(),
                 caches=0,
             )
-            decision = settle(view, self.ladder, lambda: self.read().available)
+            decision = admit_with_reclaim(view, self.ladder, lambda: self.read().available)
             if isinstance(decision, WaitForMemory):
                 self.waits.append(decision.reason)
                 return
@@ -160,9 +160,9 @@ def test_an_idle_conversation_makes_room_before_anyone_waits():
     assert box.pool.committed_bytes(0) == PAGE * pages_of(300)
     # Slot 0 holds the old conversation; another request runs on slot 1 while a third comes for slot 2.
     box.running[1] = Job("b", 200, 100, keeps=False)
-    box.ledger.reserve(1, Need(0, box.pool.pages_to_commit(1, 300)))
+    box.ledger.reserve(1, box.pool.pages_to_commit(1, 300))
     view = AdmissionView(
-        need=Need(workspace=0, kv=box.pool.pages_to_commit(2, 300)),
+        need=box.pool.pages_to_commit(2, 300),
         available=box.read().available,
         floor=FLOOR,
         hard_floor=HARD_FLOOR,
@@ -172,7 +172,7 @@ def test_an_idle_conversation_makes_room_before_anyone_waits():
         idle=box.ladder.held_bytes(),
         caches=0,
     )
-    assert isinstance(settle(view, box.ladder, lambda: box.read().available), Admit)
+    assert isinstance(admit_with_reclaim(view, box.ladder, lambda: box.read().available), Admit)
     assert box.pool.committed_bytes(0) == 0
     box.pool.close()
 

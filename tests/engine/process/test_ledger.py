@@ -60,7 +60,7 @@ def test_a_whole_answer(kept: Make) -> None:
     r.submit(PROMPT, 200, client="aider", model="wanted", first_user_end=2)
     r.turns(1)
     r.submit(PROMPT, 6, client="c" * 500, first_user_end=2)
-    r.settle()
+    r.run_until_idle()
     first, second = rows(r)
     assert (first.id, first.client, first.model, first.slot, first.route) == ("req-1", "aider", "wanted", 0, "empty")
     assert (first.prompt_tokens, first.completion_tokens, first.max_tokens) == (5, 200, 200)
@@ -108,7 +108,7 @@ def test_every_other_way_to_end(kept: Make) -> None:
     r.turns(1)
     r.runner.before = fail
     r.submit(PROMPT, 50)
-    r.settle()
+    r.run_until_idle()
     found = {row.id: row for row in rows(r)}
     assert [(row.id, row.finish) for row in found.values()] == [
         ("req-1", Finish.ABANDONED),
@@ -141,7 +141,7 @@ def test_how_far_it_was_when_its_client_left(kept: Make) -> None:
     assert 0 < read < 199
     r.engine.cancel(waiting)
     r.engine.cancel(reading)
-    r.settle()
+    r.run_until_idle()
     found = {row.id: row.reason for row in rows(r)}
     assert found[waiting] == "its client left while it waited"
     assert found[reading] == f"its client left with {100 * read // 199} % of its prompt read"
@@ -155,7 +155,7 @@ def test_the_choices_of_one_request_are_one_row(rig: Make, tmp_path: Path) -> No
     r = rig(config=lambda c: replace(c, state_dir=tmp_path), parallel=2)
     r.runner.before = lambda batch: r.clock.advance(STEP_S)
     r.submit(PROMPT, 11, n=2)
-    r.settle()
+    r.run_until_idle()
     (row,) = rows(r)
     assert (row.completion_tokens, row.slot, row.finish) == (22, 0, Finish.LENGTH)
     assert row.decode_s is not None
@@ -166,7 +166,7 @@ def test_an_unusable_ledger_stops_nothing(rig: Make, tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").mkdir()
     r = rig(config=lambda c: replace(c, state_dir=tmp_path))
     _, sink = r.submit(PROMPT, 5)
-    r.settle()
+    r.run_until_idle()
     assert len(sink.tokens()) == 5
 
     def said() -> bool:
@@ -183,7 +183,7 @@ def test_an_unusable_ledger_stops_nothing(rig: Make, tmp_path: Path) -> None:
 def test_no_ledger_where_none_is_wanted(rig: Make, tmp_path: Path, settings: dict[str, object]) -> None:
     r = rig(config=lambda c: replace(c, **{"state_dir": tmp_path, **settings}))
     r.submit(PROMPT, 3)
-    r.settle()
+    r.run_until_idle()
     assert r.engine.ledger is None
     assert not r.engine.health().ledger.enabled
     assert list(tmp_path.iterdir()) == []
@@ -197,7 +197,7 @@ def test_a_waiting_request_is_ended_by_the_operator(rig: Make) -> None:
     r.turns(1)
     r.engine.end(waiting, cancelled(), Ending.CANCELLED)
     r.engine.end("req-unknown", cancelled(), Ending.CANCELLED)
-    r.settle()
+    r.run_until_idle()
     assert [(event.error.code, event.error.status) for event in sink.of(Failed)] == [("cancelled", 410)]
     assert r.engine.health().parallel.totals.cancelled == 1
 
@@ -205,7 +205,7 @@ def test_a_waiting_request_is_ended_by_the_operator(rig: Make) -> None:
 def test_what_the_queue_holds_is_written_as_the_engine_closes(tmp_path: Path) -> None:
     r = Rig(config=lambda c: replace(c, state_dir=tmp_path))
     r.submit(PROMPT, 3)
-    r.settle()
+    r.run_until_idle()
     ledger = r.engine._serving().ledger
     assert isinstance(ledger, Ledger)
     r.engine.close()

@@ -24,7 +24,7 @@ def test_no_part_of_a_stop_string_is_sent(rig: Make) -> None:
     stop = "".join(words[5:8]).strip()
     r = rig(parallel=1)
     _, sink = r.submit(PROMPT, 20, stop=(stop, "never"), logprobs=0)
-    r.settle()
+    r.run_until_idle()
     assert sink.text() == "".join(words[:5])
     assert sink.of(Finished) == [Finished(0, FinishReason.STOP, 8, stop)]
     assert [lp.token for lp in logprobs_of(sink)] == greedy(PROMPT, 5)
@@ -34,7 +34,7 @@ def test_a_partial_stop_at_the_end_is_flushed(rig: Make) -> None:
     tokens = greedy(PROMPT, 6)
     r = rig(parallel=1)
     _, sink = r.submit(PROMPT, 6, stop=(f"{tokens[-1]} and more",), logprobs=0)
-    r.settle()
+    r.run_until_idle()
     assert sink.tokens() == tokens
     assert sink.of(Finished) == [Finished(0, FinishReason.LENGTH, 6)]
     assert [lp.token for lp in logprobs_of(sink)] == tokens
@@ -51,7 +51,7 @@ def test_log_probabilities_alone_and_in_company(rig: Make, params: SamplingParam
         r = rig(parallel=slots)
         sinks = [r.submit(PROMPT, 9, logprobs=5, sampling=params, stream=stream)[1]]
         sinks += [r.submit([i, *PROMPT], 12)[1] for i in range(10, 13)]
-        r.settle()
+        r.run_until_idle()
         seen.append(logprobs_of(sinks[0]))
         assert all(not logprobs_of(s) for s in sinks[1:])
     assert seen[0] == seen[1]
@@ -65,7 +65,7 @@ def test_log_probabilities_alone_and_in_company(rig: Make, params: SamplingParam
 def test_texts_come_in_order_and_finish_comes_last(rig: Make) -> None:
     r = rig(parallel=2)
     _, sink = r.submit(PROMPT, 7, n=2, sampling=SamplingParams(seed=9))
-    r.settle()
+    r.run_until_idle()
     kinds = [type(e).__name__ for e in sink.events]
     assert kinds[0] == "Admitted"
     assert kinds[-1] == "Done"

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.scheduling.prefill import DecodeShare, ReadChoice, Reader, choose_reader, chunk_end
+from engine.core.scheduling.prefill import DecodeShare, PrefillCandidate, PrefillDecision, choose_prefill, chunk_end
 
 
-def run(readers: dict[int, int], chunk: int, arrivals: dict[int, tuple[int, int]]) -> list[int]:
-    """The order in which slots get chunks: `readers` and, by chunk number, `arrivals` are slot -> prompt tokens."""
-    left = dict(readers)
-    order = {slot: i for i, slot in enumerate(readers)}
+def run(candidates: dict[int, int], chunk: int, arrivals: dict[int, tuple[int, int]]) -> list[int]:
+    """The order in which slots get chunks: `candidates` and, by chunk number, `arrivals` are slot -> prompt tokens."""
+    left = dict(candidates)
+    order = {slot: i for i, slot in enumerate(candidates)}
     yields: dict[int, int] = {}
     active: int | None = None
     trace: list[int] = []
@@ -21,12 +21,12 @@ def run(readers: dict[int, int], chunk: int, arrivals: dict[int, tuple[int, int]
             slot, tokens = arrivals.pop(len(trace))
             left[slot] = tokens
             order[slot] = len(order)
-        views = tuple(Reader(s, n, order[s], yields.get(s, 0)) for s, n in left.items())
-        choice = choose_reader(views, active)
-        assert choice is not None
-        if choice.gave_way is not None:
-            yields[choice.gave_way] = yields.get(choice.gave_way, 0) + 1
-        active = choice.slot
+        views = tuple(PrefillCandidate(s, n, order[s], yields.get(s, 0)) for s, n in left.items())
+        decision = choose_prefill(views, active)
+        assert decision is not None
+        if decision.gave_way is not None:
+            yields[decision.gave_way] = yields.get(decision.gave_way, 0) + 1
+        active = decision.slot
         trace.append(active)
         left[active] -= chunk
         if left[active] <= 0:
@@ -45,18 +45,22 @@ HISTORIES = [
 ]
 
 
-@pytest.mark.parametrize(("readers", "arrivals", "trace"), [h[1:] for h in HISTORIES], ids=[h[0] for h in HISTORIES])
-def test_who_reads(readers: dict[int, int], arrivals: dict[int, tuple[int, int]], trace: list[int]) -> None:
-    assert run(readers, 10, dict(arrivals)) == trace
+@pytest.mark.parametrize(("candidates", "arrivals", "trace"), [h[1:] for h in HISTORIES], ids=[h[0] for h in HISTORIES])
+def test_who_reads(candidates: dict[int, int], arrivals: dict[int, tuple[int, int]], trace: list[int]) -> None:
+    assert run(candidates, 10, dict(arrivals)) == trace
 
 
 def test_nothing_to_read() -> None:
-    assert choose_reader((), 3) is None
+    assert choose_prefill((), 3) is None
 
 
 def test_gave_way_is_named() -> None:
-    assert choose_reader((Reader(0, 100, 0, 0), Reader(1, 49, 1, 0)), 0) == ReadChoice(1, gave_way=0)
-    assert choose_reader((Reader(0, 100, 0, 2), Reader(1, 49, 1, 0)), 0) == ReadChoice(0, gave_way=None)
+    assert choose_prefill((PrefillCandidate(0, 100, 0, 0), PrefillCandidate(1, 49, 1, 0)), 0) == PrefillDecision(
+        1, gave_way=0
+    )
+    assert choose_prefill((PrefillCandidate(0, 100, 0, 2), PrefillCandidate(1, 49, 1, 0)), 0) == PrefillDecision(
+        0, gave_way=None
+    )
 
 
 @given(total=st.integers(1, 2000), chunk=st.integers(1, 300), start=st.integers(0, 1999))

@@ -99,7 +99,7 @@ def test_a_home_in_use_is_waited_for_no_longer_than_its_limit() -> None:
         assert early == Wait(WaitState.HOME, home=home, limit_s=limit, slots=3)
         late = route(view(*slots, waited=limit))
         assert isinstance(late, Place)
-        assert (late.home, late.gave_up) == (home, home)
+        assert (late.home, late.preference_expired) == (home, home)
         assert late.slot != home
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from threading import Lock
 
-from engine.request import Event, Reading, Text, TokenLogprob, Waiting
+from engine.request import Event, PrefillProgress, Text, TokenLogprob, Waiting
 
 MERGE_ABOVE = 32
 """Events that may lie undelivered before further text is merged into what lies there already."""
@@ -35,7 +35,7 @@ class _Pieces:
         return Text(self.choice, "".join(self.texts), self.tokens, tuple(self.logprobs))
 
 
-class Mailroom:
+class LoopWaker:
     """Wakes the event loop once for any number of mailboxes that got something since it last looked.
 
     The engine thread writes to several mailboxes a round; a wake-up of the loop costs far more than an append, so
@@ -45,14 +45,14 @@ class Mailroom:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lock = Lock()
-        self._ready: list[Mailbox] = []
+        self._ready: list[EventQueue] = []
         self.wakeups = 0
 
-    def ring(self, mailbox: Mailbox) -> None:
+    def ring(self, queue: EventQueue) -> None:
         """Called from the engine thread, at most once between two takes of a mailbox."""
         with self._lock:
             first = not self._ready
-            self._ready.append(mailbox)
+            self._ready.append(queue)
         if first:
             self.wakeups += 1
             try:
@@ -64,26 +64,26 @@ class Mailroom:
     def _deliver(self) -> None:
         with self._lock:
             ready, self._ready = self._ready, []
-        for mailbox in ready:
-            mailbox.wake()
+        for queue in ready:
+            queue.wake()
 
 
-class Mailbox:
+class EventQueue:
     """The events of one request (an EventSink). `put` may come from any thread; the rest belongs to the event loop.
 
     At most `MERGE_ABOVE` events lie apart: beyond that, text joins the choice's last piece, and of `Waiting` and
     `Reading` only the newest is kept, so what lies here never exceeds the answer itself.
     """
 
-    def __init__(self, room: Mailroom) -> None:
-        self._room = room
+    def __init__(self, waker: LoopWaker) -> None:
+        self._waker = waker
         self._lock = Lock()
         self._events: deque[Event | _Pieces] = deque()
         self._last_piece: dict[int, _Pieces] = {}
         self._rung = False
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
-        self._nudged = False
+        self._interrupted = False
 
     def put(self, event: Event) -> None:
         with self._lock:
@@ -92,7 +92,7 @@ class Mailbox:
             self._append(event)
             ring, self._rung = not self._rung, True
         if ring:
-            self._room.ring(self)
+            self._waker.ring(self)
 
     def _append(self, event: Event) -> None:
         events = self._events
@@ -105,7 +105,7 @@ class Mailbox:
                 piece = self._last_piece[event.choice] = _Pieces.of(event)
                 events.append(piece)
             return
-        if events and isinstance(event, Waiting | Reading) and type(events[-1]) is type(event):
+        if events and isinstance(event, Waiting | PrefillProgress) and type(events[-1]) is type(event):
             events.pop()
         events.append(event)
 
@@ -121,24 +121,24 @@ class Mailbox:
             return taken
 
     async def wait(self) -> None:
-        """Return when something may have come, or after `nudge`."""
-        if self._events or self._nudged:
-            self._nudged = False
+        """Return when something may have come, or after `interrupt`."""
+        if self._events or self._interrupted:
+            self._interrupted = False
             return
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
-            self._nudged = False
+            self._interrupted = False
 
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def nudge(self) -> None:
+    def interrupt(self) -> None:
         """Make the waiting side look up although nothing came (a heartbeat is due, the client left)."""
-        self._nudged = True
+        self._interrupted = True
         self.wake()
 
     def close(self) -> None:

@@ -11,38 +11,38 @@ from engine.config import ServiceConfig
 from engine.http.answers import Answer
 from engine.http.dialect import Renderer
 from engine.http.errors import internal
-from engine.http.mailbox import Mailbox, Mailroom
+from engine.http.event_queue import EventQueue, LoopWaker
 from engine.http.metrics import Metrics
-from engine.http.sse import Alarm, Progress, stream_headers
+from engine.http.sse import HeartbeatTimer, Progress, stream_headers
 from engine.http.wire import Receive, Scope, Send, refuse, respond, start
 from engine.request import Admitted, Done, Ending, Event, Failed, Finished, FinishReason, Request, RequestError, Text
 
 log = logging.getLogger("tandem.http")
 
 
-class Exchanges:
+class OpenStreams:
     """The requests on the wire now, and what they share."""
 
     def __init__(self, engine: EnginePort, service: ServiceConfig, metrics: Metrics) -> None:
         self.engine = engine
         self.service = service
         self.metrics = metrics
-        self._room: Mailroom | None = None
-        self._open: dict[str, Mailbox] = {}
+        self._waker: LoopWaker | None = None
+        self._open: dict[str, EventQueue] = {}
         self._submitted: set[str] = set()
 
-    def room(self) -> Mailroom:
-        if self._room is None:
-            self._room = Mailroom(asyncio.get_running_loop())
-        return self._room
+    def waker(self) -> LoopWaker:
+        if self._waker is None:
+            self._waker = LoopWaker(asyncio.get_running_loop())
+        return self._waker
 
-    def enter(self, request_id: str) -> Mailbox:
-        mailbox = self._open[request_id] = Mailbox(self.room())
-        return mailbox
+    def enter(self, request_id: str) -> EventQueue:
+        queue = self._open[request_id] = EventQueue(self.waker())
+        return queue
 
-    def submit(self, request: Request, mailbox: Mailbox) -> None:
+    def submit(self, request: Request, queue: EventQueue) -> None:
         """Hand a request to the engine. Raises RequestError where it is refused."""
-        self.engine.submit(request, mailbox)
+        self.engine.submit(request, queue)
         self._submitted.add(request.id)
 
     def holds(self, request_id: str) -> bool:
@@ -64,22 +64,22 @@ class Exchanges:
     def end_all(self, error: RequestError, ending: Ending) -> None:
         """End every open request with `error`: a final event on a stream, a status before headers. They hear it also
         where the engine does not turn any more."""
-        for request_id, mailbox in list(self._open.items()):
+        for request_id, queue in list(self._open.items()):
             self.engine.end(request_id, error, ending)
-            mailbox.put(Failed(error))
+            queue.put(Failed(error))
 
 
-class Exchange:
+class StreamHandler:
     """One request. The client's leaving is watched for in every phase, from before the hand-over to the last byte."""
 
-    def __init__(self, exchanges: Exchanges, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        self._exchanges = exchanges
-        self._engine = exchanges.engine
+    def __init__(self, streams: OpenStreams, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        self._streams = streams
+        self._engine = streams.engine
         self._scope = scope
         self._receive = receive
         self._send = send
         self._id = request_id
-        self._mailbox = exchanges.enter(request_id)
+        self._queue = streams.enter(request_id)
         self._started = time.monotonic()
         self._first_text: float | None = None
         self._reason = FinishReason.STOP
@@ -99,7 +99,7 @@ class Exchange:
         self.gone = True
         if self._submitted and not self._ended:
             self._engine.cancel(self._id)
-        self._mailbox.nudge()
+        self._queue.interrupt()
 
     def close(self) -> None:
         """Nothing of the request stays behind, however it ended."""
@@ -109,7 +109,7 @@ class Exchange:
             self._watcher = None
         if self._submitted and not self._ended:
             self._engine.cancel(self._id)
-        self._exchanges.leave(self._id)
+        self._streams.leave(self._id)
 
     async def serve(self, renderer: Renderer) -> None:
         """Answer the renderer's request. Refusals before headers are answered here too, in its dialect."""
@@ -120,7 +120,7 @@ class Exchange:
             if request.max_tokens == 0:
                 self._answer_prompt_only(request)
             else:
-                self._exchanges.submit(request, self._mailbox)
+                self._streams.submit(request, self._queue)
                 self._submitted = True
             await (self._stream(renderer) if request.stream else self._whole(renderer))
         except RequestError as error:
@@ -137,14 +137,14 @@ class Exchange:
     def _answer_prompt_only(self, request: Request) -> None:
         """Nothing is to be generated, so the engine is not needed."""
         for choice in range(request.n):
-            self._mailbox.put(Finished(choice, FinishReason.LENGTH, 0))
-        self._mailbox.put(Done(len(request.prompt), 0, 0))
+            self._queue.put(Finished(choice, FinishReason.LENGTH, 0))
+        self._queue.put(Done(len(request.prompt), 0, 0))
 
     async def _whole(self, renderer: Renderer) -> None:
         answer = Answer(renderer.request.n)
         progress = Progress()
         while not self.gone:
-            for event in self._mailbox.take():
+            for event in self._queue.take():
                 if isinstance(event, Failed):
                     self._ended = True
                     raise event.error
@@ -159,25 +159,25 @@ class Exchange:
                     self._note_text()
                 elif isinstance(event, Finished):
                     self._reason = event.reason
-            await self._mailbox.wait()
+            await self._queue.wait()
 
     async def _stream(self, renderer: Renderer) -> None:
         """Headers at admission or after `headers_after_s`; then chunks as they come, a comment in each silence."""
-        service = self._exchanges.service
+        service = self._streams.service
         progress = Progress()
         opened = False
-        alarm = Alarm(self._mailbox, service.headers_after_s)
+        heartbeat = HeartbeatTimer(self._queue, service.headers_after_s)
         try:
             while not self.gone:
                 chunks = []
-                for event in self._mailbox.take():
+                for event in self._queue.take():
                     if isinstance(event, Failed) and not self._headers_sent:
                         self._ended = True
                         raise event.error
                     chunks.append(self._written(event, renderer, progress))
                     if self._ended:
                         break
-                if not self._headers_sent and (progress.admitted or self._ended or alarm.due()):
+                if not self._headers_sent and (progress.admitted or self._ended or heartbeat.due()):
                     self._headers_sent = True
                     await start(self._scope, self._send, 200, stream_headers(progress))
                     chunks.append(b"" if progress.admitted else self._said(renderer, progress))
@@ -185,20 +185,20 @@ class Exchange:
                     opened = True
                     chunks.insert(0, renderer.opening())
                 body = b"".join(chunks)
-                if self._headers_sent and not body and not self._ended and alarm.due():
+                if self._headers_sent and not body and not self._ended and heartbeat.due():
                     body = self._said(renderer, progress)
                 if body or self._ended:
                     await self._send({"type": "http.response.body", "body": body, "more_body": not self._ended})
-                    alarm.restart(service.heartbeat_s)
+                    heartbeat.restart(service.heartbeat_s)
                 if self._ended:
                     return
-                await self._mailbox.wait()
+                await self._queue.wait()
         finally:
-            alarm.close()
+            heartbeat.close()
 
     def _said(self, renderer: Renderer, progress: Progress) -> bytes:
         """What breaks a silence: a comment, and before the first text a visible line where that is asked for."""
-        visible = self._exchanges.service.visible_status and self._first_text is None
+        visible = self._streams.service.visible_status and self._first_text is None
         return progress.comment() + (renderer.status(progress.words()) if visible else b"")
 
     def _written(self, event: Event, renderer: Renderer, progress: Progress) -> bytes:
@@ -225,6 +225,6 @@ class Exchange:
 
     def _end(self, done: Done) -> None:
         self._ended = True
-        self._exchanges.ended(self._id)
+        self._streams.ended(self._id)
         ttft = None if self._first_text is None else self._first_text - self._started
-        self._exchanges.metrics.finished(done, self._reason, ttft_s=ttft, duration_s=time.monotonic() - self._started)
+        self._streams.metrics.finished(done, self._reason, ttft_s=ttft, duration_s=time.monotonic() - self._started)
