@@ -49,7 +49,7 @@ class LoopWaker:
         self.wakeups = 0
 
     def ring(self, queue: EventQueue) -> None:
-        """Called from the engine thread, at most once between two takes of a mailbox."""
+        """Called from the engine thread, at most once between two takes of a queue."""
         with self._lock:
             first = not self._ready
             self._ready.append(queue)

@@ -73,7 +73,7 @@ def stream_headers(progress: Progress) -> list[Header]:
 
 
 class HeartbeatTimer:
-    """Nudges a mailbox once a silence is over its limit. Restarting costs a clock read, not a timer."""
+    """Interrupts a queue's wait once a silence is over its limit. Restarting costs a clock read, not a timer."""
 
     def __init__(self, queue: EventQueue, after_s: float) -> None:
         self._queue = queue

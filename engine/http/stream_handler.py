@@ -105,7 +105,7 @@ class StreamHandler:
         """Nothing of the request stays behind, however it ended."""
         if self._watcher is not None:
             self._watcher.cancel()
-            # Its end keeps the frame that names this exchange: a ring, were it not let go here.
+            # Its end keeps the frame that names this handler: a reference cycle, were it not let go here.
             self._watcher = None
         if self._submitted and not self._ended:
             self._engine.cancel(self._id)

@@ -99,8 +99,8 @@ def watching(engine: Engine) -> Iterator[Spans]:
     """Spans of an engine that serves: its steps, and on a GPU passes that are no replay, captures, and page maps."""
     spans = Spans()
     state = engine._serving()
-    spans.watch(engine._rounds, "joint_round", "round")
-    spans.watch(engine._rounds, "read_chunk", "chunk")
+    spans.watch(engine._rounds, "decode_round", "round")
+    spans.watch(engine._rounds, "prefill_chunk", "chunk")
     spans.watch(engine._dispatcher, "run", "admit")
     spans.watch(engine._intake, "take", "intake")
     spans.watch(engine._publisher, "publish", "publish")

@@ -94,7 +94,7 @@ class House:
         def settled() -> bool:
             parallel = self.health().parallel
             counts = (parallel.running, parallel.waiting, parallel.totals.abandoned)
-            # An exchange ends on the HTTP side's own thread, after what the engine's counts.
+            # A request ends on the HTTP side's own thread, after what the engine's counts.
             return counts == (0, 0, abandoned) and self.server.app.streams.count == 0
 
         return wait_until(settled) and self.engine._serving().memory.reservations.outstanding() == 0
