@@ -107,9 +107,8 @@ class Soak:
         self._over = threading.Event()
 
     def run(self) -> Report:
-        engine, report = self.engine, self.report
-        before = engine.health()["parallel"]["totals"]
-        descriptors = engine.descriptors()
+        health, descriptors = self._settled()
+        before = health["parallel"]["totals"]
         jobs: list[Callable[[random.Random], None]] = [self._single, self._single, self._single]
         jobs += [self._conversation, self._conversation, self._leave, self._wrong, self._page, self._page]
         workers = [threading.Thread(target=self._work, args=(i, job)) for i, job in enumerate(jobs)]
@@ -122,7 +121,7 @@ class Soak:
             for worker in workers:
                 worker.join()
         self._end(before, descriptors)
-        return report
+        return self.report
 
     def _work(self, number: int, job: Callable[[random.Random], None]) -> None:
         draw = random.Random(self.report.seed * 1000 + number)
@@ -227,17 +226,24 @@ class Soak:
             abs(used - parts) <= allowed, f"the memory's split says {parts:,}, total - available is {used:,}: {memory}"
         )
 
+    def _settled(self, descriptors: int | None = None) -> tuple[dict[str, Any], int]:
+        """The figures and the open descriptors once nothing runs and no more than `descriptors` are open, or after
+        `SETTLE_S`."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            # The figures of an end come a moment after its last byte.
+            time.sleep(0.5)
+            health, now = self.engine.health(), self.engine.descriptors()
+            few = descriptors is None or now <= descriptors
+            if (_idle(health) and few) or time.monotonic() > deadline:
+                return health, now
+
     def _end(self, before: dict[str, int], descriptors: int) -> None:
         report, engine = self.report, self.engine
         if not engine.alive:
             return
-        deadline = time.monotonic() + SETTLE_S
-        while True:
-            health, now = engine.health(), engine.descriptors()
-            idle = health["parallel"]["running"] == 0 and not health["queue"]
-            if (idle and now <= descriptors) or time.monotonic() > deadline:
-                break
-            time.sleep(0.2)
+        health, now = self._settled(descriptors)
+        idle = _idle(health)
         self._look(health)
         report.descriptors = (descriptors, now)
         report.check(idle, f"requests run or wait {SETTLE_S:g} s after the last client left")
@@ -254,6 +260,10 @@ class Soak:
         report.check(ended <= whole + left, f"{ended} requests ended, {whole} came whole and {left} left")
         for body, alone in self._catalogue.single[:3]:
             self._compare(body, alone, stream=False)
+
+
+def _idle(health: dict[str, Any]) -> bool:
+    return health["parallel"]["running"] == 0 and not health["queue"]
 
 
 def _catalogue(engine: RealEngine) -> Catalogue:
