@@ -49,6 +49,7 @@ class Spellings:
     def _longest(self, text: str, start: int) -> int:
         """The length of the longest spelling at `start`, 0 for none."""
         for length in self._lengths.get(text[start : start + 2], ()):
-            if text[start : start + length] in self._all:
-                return length
+            # At the text's end it is shorter than `length`, and may be another spelling.
+            if (found := text[start : start + length]) in self._all:
+                return len(found)
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.models.text.spellings import Spellings
@@ -14,6 +14,7 @@ TEXTS = st.text("a<|>b", max_size=40)
 
 
 @given(SETS, TEXTS)
+@example({"<<<", "<<"}, "<<")
 def test_the_longest_is_found_at_each_place(spellings: set[str], text: str) -> None:
     longest_first = sorted(spellings, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
