@@ -16,7 +16,7 @@ from engine.core.meters import Meters
 from engine.core.publisher import Publisher
 from engine.core.rounds import Rounds
 from engine.core.scheduling.inbox import Inbox, draining
-from engine.core.scheduling.limits import check
+from engine.core.scheduling.refusals import check
 from engine.core.state import EngineState
 from engine.memory.probe import SteadyProbe
 from engine.process.ledger.entry import refused_row, unread_row
