@@ -144,9 +144,11 @@ def test_characters_of_private_use_are_text(chatml: GgufChatTemplate, tokenizer:
 def test_a_message_of_every_spare_character_is_refused(
     chatml: GgufChatTemplate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.models.text.chat_template._SPARE", (range(0xFDD0, 0xFDD2),))
+    monkeypatch.setattr("engine.models.text.chat_template._SPARE", range(0x40000, 0x40010))
+    every = "\ufdd0\ufdd1" + "".join(map(chr, range(0x40000, 0x40010)))
+    assert chatml.render([say("user", every[1:-1])]).ids, "two are left"
     with pytest.raises(RequestError, match="every character") as refused:
-        chatml.render([say("user", "\ufdd1")])
+        chatml.render([say("user", every[1:])])
     assert (refused.value.status, refused.value.param) == (400, "messages")
 
 
