@@ -13,15 +13,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from engine.http.connection_table import BYTES_A_SECOND, Closed, ConnectionTable, TableState, Wait
 from engine.http.errors import error_body
-from engine.http.wire import AGAIN_KEY, JSON, OWNER_KEY, Again, Answer, Scope, new_id
+from engine.http.wire import JSON, OWNER_KEY, Answer, Scope, new_id
 from engine.process.owner_socket import is_owner
 from engine.request import RequestError
 
 HEAD_LIMIT_BYTES = 64 << 10
 """Of a request's line and headers, unless they arrive in one piece."""
-
-POLL_LIMIT_BYTES = 4 << 10
-"""Of a request that is kept to be known again."""
 
 DISCARD_S = 5.0
 """How long a body is read on that was refused before it was whole; then the connection closes."""
@@ -53,21 +50,11 @@ class OneRequestAtATime(HttpToolsProtocol):
     uvicorn sets a time limit to the wait for the next request only. The table that the connection belongs to sweeps all
     connections every second: a head, a body and an answer that is not read have their limits too, which bytes that
     trickle do not push away.
-
-    Whoever polls sends the same bytes each time, and beside a forward everything that a request runs through is out of
-    the processor's caches: parser, routes and all, four times the time it takes when warm. So where the application
-    allows it (`AGAIN_KEY`), the same bytes are answered from here.
     """
 
     _of_owner = False
     _deaf = False
     _between = True
-    _piece = b""
-    """What is being read, where a request begins with it and it is short."""
-    _asked = b""
-    """The newest request's bytes, where they came in one piece."""
-    _again: Again | None = None
-    """How to answer them once more."""
     _in_head = False
     _upgrades = False
     _head_bytes = 0
@@ -143,12 +130,6 @@ class OneRequestAtATime(HttpToolsProtocol):
 
     def _take(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        if self._again is not None:
-            if self._between and data == self._asked and not self.flow.write_paused:
-                self._repeat(self._again)
-                return
-            self._again = None
-        self._piece = data if self._between and len(data) <= POLL_LIMIT_BYTES else b""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as reached:
@@ -197,12 +178,9 @@ class OneRequestAtATime(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self._deaf and not self._upgrades:
             self._between = True
-            self._asked = self._piece
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        if self._asked and self.cycle.keep_alive:
-            self._again = cast(Again | None, self.cycle.scope.get(AGAIN_KEY))
         super().on_response_complete()
         if self._phase is _Phase.ANSWER:
             self._phase = _Phase.IDLE
@@ -274,11 +252,6 @@ class OneRequestAtATime(HttpToolsProtocol):
             self.transport.abort()
         else:
             self.transport.close()
-
-    def _repeat(self, again: Again) -> None:
-        self._write(again())
-        self.server_state.total_requests += 1
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _refuse(self, error: RequestError) -> None:
         """Answer in the place of the application, which has not seen the request, or not whole. Never into the midst

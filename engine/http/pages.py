@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from urllib.parse import parse_qs
 
 import msgspec
@@ -12,12 +11,11 @@ from engine.core.scheduling.inbox import loading
 from engine.http.guard import Guard
 from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
-from engine.http.wire import AGAIN_KEY, Answer, Header, Receive, Scope, Send, header, respond
+from engine.http.wire import Answer, Receive, Scope, Send, respond
 from engine.process.process_state import ProcessState
 from engine.protocol import Health, Lane, LaneState, SlotView, Status, encode
 from engine.request import RequestError
 
-_ITS_OWN = (b"x-request-id", b"origin")
 _NO_STORE: list[Header] = [(b"cache-control", b"no-store")]
 
 
@@ -77,10 +75,6 @@ class Pages:
     async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The status for everyone, the body for those who may see inside."""
         answer = self._health(inside=self._guard.may_see_inside(scope))
-        # Tokens may change, and what a page or a client's own id adds stays with its request.
-        own = any(header(scope, name) for name in _ITS_OWN)
-        if scope["method"] == "GET" and self._guard.trusts(scope) and not own:
-            scope[AGAIN_KEY] = partial(self._health_again, scope)
         await respond(scope, send, answer.status, answer.body, headers=answer.headers)
 
     def _health(self, *, inside: bool) -> Answer:
@@ -88,12 +82,6 @@ class Pages:
         ok = health.status is Status.OK
         headers = _NO_STORE if ok else [*_NO_STORE, (b"retry-after", b"2")]
         return Answer(200 if ok else 503, encode(health) if inside else b"", headers)
-
-    def _health_again(self, scope: Scope) -> Answer:
-        # A first key may have come since.
-        answer = self._health(inside=self._guard.trusts(scope))
-        self._metrics.responded("/health", answer.status)
-        return answer
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._guard.require_inside(scope)

@@ -20,9 +20,6 @@ CONTEXT_KEY = "tandem.context"
 OWNER_KEY = "tandem.owner"
 """In the scope of a request that came through the owner's socket."""
 
-AGAIN_KEY = "tandem.again"
-"""In a scope: the `Again` with which the connection may answer the same bytes."""
-
 
 @dataclass(slots=True)
 class Context:
@@ -46,10 +43,6 @@ class Answer:
     status: int
     body: bytes
     headers: Sequence[Header]
-
-
-Again = Callable[[], Answer]
-"""Makes an answer anew that depends on nothing of its request but its bytes and where it comes from."""
 
 
 def new_id() -> str:
