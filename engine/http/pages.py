@@ -11,7 +11,7 @@ from engine.core.scheduling.inbox import loading
 from engine.http.guard import Guard
 from engine.http.metrics import CONTENT_TYPE, Metrics
 from engine.http.openai.shapes import ModelCard, ModelList
-from engine.http.wire import Answer, Receive, Scope, Send, respond
+from engine.http.wire import Answer, Header, Receive, Scope, Send, respond
 from engine.process.process_state import ProcessState
 from engine.protocol import Health, Lane, LaneState, SlotView, Status, encode
 from engine.request import RequestError
