@@ -45,7 +45,7 @@ COMMANDS: dict[str, CommandSpec] = {
     "console": CommandSpec("console", "Watch lanes, memory, roles and the queue, live.", LOOKING),
     "chat": CommandSpec("chat", "Talk to the running engine.", LOOKING),
     "bench": CommandSpec("bench", "Measure levels c1, c2, c4 and compare the texts.", LOOKING),
-    "check": CommandSpec("check", "Prove that company does not change a text.", LOOKING),
+    "check": CommandSpec("check", "Prove that batch neighbours do not change a text.", LOOKING),
     "usage": CommandSpec("usage", "Add up what was served, by day, client or model.", LOOKING),
     "residency": CommandSpec("residency", "Which small models fit beside the engine, and why.", LOOKING),
     "models": CommandSpec("models", "List, fetch and inspect models.", CARING),
@@ -131,7 +131,7 @@ def run(args: Sequence[str]) -> int:
         output.note(_misuse(why))
         return Exit.USAGE
     except OSError as why:
-        # A full disk, a folder that is none or may not be written: the file and the reason are all there is to say.
+        # For example a full disk, or a folder that may not be written: the file and the reason say enough.
         if why.filename is None:
             raise
         output.error(f"{why.filename}: {why.strerror}")
@@ -143,21 +143,21 @@ def run(args: Sequence[str]) -> int:
 
 def _misuse(why: TyperException) -> str:
     """One line on a command line that does not parse: the flag, the value, what is allowed, and where help is."""
-    said = why.format_message()
-    if "\n" in said:  # the help of a command that does nothing without a word more
-        return said
+    message = why.format_message()
+    if "\n" in message:  # the help of a command that needs a subcommand
+        return message
     context = getattr(why, "ctx", None)
     help_at = f" (see {context.command_path} --help)" if context else ""
-    # typer says what is allowed; the value that is not stands only in what it was raised from.
+    # Typer's message says what is allowed. The refused value stands only in the error that it was raised from.
     found: list[Any] = getattr(why.__cause__, "errors", list)()
     param = getattr(why, "param", None)
     if found and param is not None:
-        told = found[0]["msg"].removeprefix("Input should be ")
-        _, choice, choices = told.partition(" is not one of ")
-        allowed = choices.rstrip(".").replace("'", "") if choice else told.partition(", ")[0]
+        rule = found[0]["msg"].removeprefix("Input should be ")
+        _, choice, choices = rule.partition(" is not one of ")
+        allowed = choices.rstrip(".").replace("'", "") if choice else rule.partition(", ")[0]
         allowed = allowed.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
-        said = f"{'/'.join(param.opts)} is {str(found[0]['input'])!r}; allowed: {allowed}"
-    return f"tandem: {said}{help_at}"
+        message = f"{'/'.join(param.opts)} is {str(found[0]['input'])!r}; allowed: {allowed}"
+    return f"tandem: {message}{help_at}"
 
 
 def complete(instruction: str) -> int:
@@ -180,7 +180,7 @@ def main() -> None:
     code = run(args)
     output.finish()
     if args[:1] == ["serve"]:
-        # Everything is closed by now. Taking an interpreter with torch in it apart costs more than a second of
-        # processor time, which on a busy box kept an engine from ending before it was killed.
+        # Everything is closed by now. Finalising an interpreter that has torch loaded takes more than a second of
+        # processor time. On a busy box an engine was killed before that was done.
         os._exit(code)
     sys.exit(code)

@@ -1,8 +1,7 @@
 """The one owner of stdout (data) and of stderr (everything else) for all commands.
 
-`own_streams` puts both in order when a command starts, and `finish` when it ends: what a terminal's encoding cannot
-spell is shown in ASCII, a stdout that takes nothing ends the command with one line, and a stderr that takes nothing is
-done without.
+A command calls `own_streams` when it starts and `finish` when it ends. Characters that a terminal's encoding lacks are
+shown in ASCII. A stdout that cannot be written ends the command with one line; a stderr that cannot is ignored.
 
 rich and msgspec are imported only where they are used, so that help and one-line answers stay quick.
 """
@@ -37,14 +36,14 @@ _writer: _Closable | None = None
 
 
 def own_streams() -> None:
-    """Put the standard streams of this process in order. To be called once, before anything is written."""
+    """Set up the standard streams of this process. Call it once, before anything is written."""
     codecs.register_error(_SPELLED, _spell)
-    # A descriptor left closed would be taken by the next file or socket, which then got what is meant for the stream.
+    # The next file or socket would take a closed descriptor, and then receive what is written to the stream.
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            # Opened for reading, so that writing to it fails as it does where a stream is closed.
+            # Opened for reading, so that a write fails as on a closed stream.
             os.open(os.devnull, os.O_RDONLY)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
@@ -53,15 +52,15 @@ def own_streams() -> None:
 
 
 def hand_over(writer: _Writer) -> _Writer:
-    """From now on `writer` has stderr; `finish` closes it."""
+    """Give stderr to `writer`, which `finish` closes."""
     global _writer
     _writer = writer
     return writer
 
 
 def finish() -> None:
-    """Write out what is buffered. What a stream does not take is let go, so that the interpreter's own end does not
-    complain of it."""
+    """Flush what is buffered. Data that a stream does not accept is dropped, so that the interpreter prints no error
+    for it when it exits."""
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         try:
             stream.flush()
@@ -75,7 +74,7 @@ def finish() -> None:
 
 
 class _Stream(io.TextIOWrapper):
-    """A standard stream that spells in ASCII what its encoding lacks."""
+    """A standard stream that replaces characters its encoding lacks by ASCII."""
 
     def __init__(self, stream: TextIO | None, descriptor: int) -> None:
         encoding = (stream.encoding if stream is not None else None) or "utf-8"
@@ -85,8 +84,7 @@ class _Stream(io.TextIOWrapper):
 
 
 class _Stdout(_Stream):
-    """Raises OSError with the stream's name where the data cannot be written; a reader that went away is what it
-    was."""
+    """Raises OSError with the name of the stream where data cannot be written, and BrokenPipeError as it is."""
 
     def write(self, text: str) -> int:
         with _named():
@@ -98,7 +96,7 @@ class _Stdout(_Stream):
 
 
 class _Stderr(_Stream):
-    """Words to a person who cannot be reached are let go."""
+    """Drops text that cannot be written: nobody reads it."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -124,7 +122,7 @@ _SPELLED = "tandem-ascii"
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
-    """An error handler for codecs: what an encoding lacks in as many cells of ASCII, else as its escape."""
+    """An error handler for codecs: replaces a character by ASCII of the same width, else by its escape sequence."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     from console.text.ascii import likeness
@@ -149,7 +147,7 @@ def emit_json(value: object) -> None:
 
 
 def note(text: str, *, end: str = "\n") -> None:
-    """Tell the person something on stderr."""
+    """Write a message to stderr."""
     _write(sys.stderr, text + end)
 
 
@@ -207,7 +205,7 @@ _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - set(b"\n\t\r"), "
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write through; at a terminal without control characters, since models, clients and logs put words into it."""
+    """Write and flush. At a terminal control characters are replaced: text may come from models, clients and logs."""
     if stream.isatty():
         text = text.translate(_CONTROLS)
     stream.write(text)

@@ -5,15 +5,18 @@ Generated: `docs/settings.md`, `docs/commands.md`, `ops/serve.env`. A test holds
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from tandem.cli import COMMANDS, load
 from tandem.exits import Exit
+from tandem.settings.flags import with_engine_flags
 from tandem.settings.kinds import Kind
+from tandem.settings.origins import Flags
 from tandem.settings.table import ALIAS_PREFIXES, TABLE, Setting
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,21 +81,62 @@ def commands_page() -> str:
         *(f"| {code.value} | {words} |" for code, words in EXIT_WORDS.items()),
         "",
     ]
+    shared = _engine_flags()
+    parts.append(f"## Engine flags\n\n{_ENGINE_FLAGS_HEAD}\n\n```text\n{_shared_help(shared)}\n```\n")
     for name in COMMANDS:
-        for words, text in _helps(f"tandem {name}", load(name)):
-            parts.append(f"## `{words}`\n\n```text\n{text.rstrip()}\n```\n")
+        for words, command in _commands(f"tandem {name}", load(name)):
+            parts.append(f"## `{words}`\n")
+            parts += _hide_shared(command, shared)
+            parts.append(f"```text\n{_help(words, command)}\n```\n")
     return "\n".join(parts)
 
 
-def _helps(words: str, command: Any) -> Iterator[tuple[str, str]]:
-    """The help of a command and of those within it. Drawn at a fixed width, whatever the terminal's."""
+_ENGINE_FLAGS_HEAD = """The settings that are flags too. `docs/settings.md` has every setting with its variable. The
+commands that take these flags say so; their own flags stand below."""
+
+
+def _engine_flags() -> Any:
+    """A command that has the flags of the settings table and no others."""
+
+    def command(flags: Flags) -> None:
+        """Not to be run."""
+
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(with_engine_flags()(command))
+    return typer.main.get_command(app)
+
+
+def _shared_help(shared: Any) -> str:
+    options = _help("", shared).partition("Options:\n")[2]
+    return "\n".join(line for line in options.splitlines() if not line.lstrip().startswith("--help"))
+
+
+def _hide_shared(command: Any, shared: Any) -> Iterator[str]:
+    """Hide a command's engine flags from its help. Yields the sentence that takes their place."""
+    flags = {param.name: param.opts[0] for param in shared.params}
+    own = {param.name: param for param in command.params if param.name in flags}
+    # `config` takes a profile and a file of settings, and none of the flags.
+    if not own.keys() - {"profile", "env_file"} or len(own) < len(flags) // 2:
+        return
+    for param in own.values():
+        param.hidden = True
+    missing = [f"`{flag}`" for name, flag in flags.items() if name not in own]
+    yield f"Takes the [engine flags](#engine-flags){' except ' + ', '.join(missing) if missing else ''}.\n"
+
+
+def _commands(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """A command and those within it, each with the words that call it."""
+    yield words, command
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        if not inner.hidden:
+            yield from _commands(f"{words} {name}", inner)
+
+
+def _help(words: str, command: Any) -> str:
+    """The help of a command, at a fixed width whatever the terminal's."""
     context = command.make_context(words, [], resilient_parsing=True)
     context.terminal_width = context.max_content_width = WIDTH
-    yield words, command.get_help(context)
-    for name, inner in sorted(getattr(command, "commands", {}).items()):
-        if inner.hidden:
-            continue
-        yield from _helps(f"{words} {name}", inner)
+    return str(command.get_help(context)).rstrip()
 
 
 def serve_env() -> str:
@@ -135,7 +179,6 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def main() -> None:
     """Write every page."""
-    os.environ["COLUMNS"] = str(WIDTH)
     for name, page in PAGES.items():
         (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(page(), encoding="utf-8")

@@ -1,12 +1,11 @@
-"""Finds where a text parts from its alone text, and how close the alone run's decision was there."""
+"""Finds where a text differs from the text of the same request alone, and how close the two best tokens were there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from engine.protocol.reports import TokenDifference
-from tandem.bench.load import question
-from tandem.client.chat_stream import Piece, TokenLogprob, ask
+from tandem.client.chat_stream import ChatRequest, TextPart, TokenLogprob, open_chat
 from tandem.client.wire import Address
 
 
@@ -19,16 +18,16 @@ def first_difference(alone: str, here: str) -> int:
 
 
 async def locate(
-    address: Address, prompt_index: int, prompt: str, tokens: int, alone: str, here: str
+    address: Address, prompt_index: int, request: ChatRequest, *, alone: str, here: str
 ) -> TokenDifference:
-    """Run the prompt alone once more with its two best tokens, and name the token at which `here` parts from it.
+    """Send `request` alone once more, which asks for the two best tokens, and name the token at which `here` differs.
 
     The gap is None where that run does not write the alone text again, or writes no token there.
     """
     written: list[TokenLogprob] = []
-    async with ask(address, question(prompt, tokens, top_logprobs=2)) as answers:
+    async with open_chat(address, request) as answers:
         async for answer in answers:
-            if isinstance(answer, Piece):
+            if isinstance(answer, TextPart):
                 written += answer.logprobs
     return difference_at(prompt_index, written, alone, here)
 

@@ -10,9 +10,9 @@ from engine.protocol import Health
 from engine.protocol.reports import BenchEngine, BenchLevel, BenchReport, Proof, Spread, TokenDifference
 from tandem import output
 from tandem.bench.differences import locate
-from tandem.bench.load import Pass, measure, question, run_pass
-from tandem.bench.proof import watching, why_unproven
-from tandem.client.chat_stream import Ask
+from tandem.bench.load import LevelRun, measure, question, run_level
+from tandem.bench.proof import sampling, why_unproven
+from tandem.client.chat_stream import ChatRequest
 from tandem.client.wire import Address, health
 from tandem.exits import CommandError, Exit
 
@@ -37,7 +37,7 @@ async def run_plan(address: Address, plan: Plan) -> BenchReport:
     engine = _engine(health(address))
     asked = [question(prompt, plan.tokens) for prompt in plan.prompts]
     await measure(address, question(WARM_UP, WARM_UP_TOKENS))
-    alone, alone_proof = await _level_pass(address, asked, 1)
+    alone, alone_proof = await _run_level(address, asked, 1)
     levels = []
     for c in plan.levels:
         why = _why_impossible(c, engine.parallel, len(asked))
@@ -48,12 +48,12 @@ async def run_plan(address: Address, plan: Plan) -> BenchReport:
             run, proof = alone, alone_proof
         else:
             try:
-                run, proof = await _level_pass(address, asked, c)
+                run, proof = await _run_level(address, asked, c)
             except CommandError as failed:
                 levels.append(_empty(c, failed.message, len(asked)))
                 continue
         differences = [
-            await locate(address, at, prompt, plan.tokens, before.text, now.text)
+            await locate(address, at, question(prompt, plan.tokens, top_logprobs=2), alone=before.text, here=now.text)
             for at, (prompt, before, now) in enumerate(zip(plan.prompts, alone.answers, run.answers, strict=True))
             if before.text != now.text
         ]
@@ -67,10 +67,10 @@ async def run_plan(address: Address, plan: Plan) -> BenchReport:
     )
 
 
-async def _level_pass(address: Address, asked: Sequence[Ask], c: int) -> tuple[Pass, Proof]:
-    async with watching(address) as watch:
+async def _run_level(address: Address, asked: Sequence[ChatRequest], c: int) -> tuple[LevelRun, Proof]:
+    async with sampling(address) as watch:
         with output.counting(f"c{c}", len(asked)) as done:
-            run = await run_pass(address, asked, c, done)
+            run = await run_level(address, asked, c, done)
     return run, watch.proof
 
 
@@ -91,7 +91,7 @@ def _why_impossible(c: int, slots: int, prompts: int) -> str | None:
     return None
 
 
-def _level(c: int, run: Pass, alone: Pass, proof: Proof, differences: list[TokenDifference]) -> BenchLevel:
+def _level(c: int, run: LevelRun, alone: LevelRun, proof: Proof, differences: list[TokenDifference]) -> BenchLevel:
     why = why_unproven(c, proof)
     total, alone_total = run.tokens / run.wall_s, alone.tokens / alone.wall_s
     rates = [answer.tok_s for answer in run.answers]

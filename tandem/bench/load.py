@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from tandem.client.chat_stream import Ask, End, Message, Piece, Wait, ask
+from tandem.client.chat_stream import AnswerEnd, ChatMessage, ChatRequest, TextPart, WaitNote, open_chat
 from tandem.client.wire import Address
 from tandem.exits import CommandError, Exit
 
@@ -34,7 +34,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class LevelRun:
     """All prompts once, in groups: the answers in the prompts' order and the wall time of the groups together."""
 
     answers: tuple[Measured, ...]
@@ -53,29 +53,29 @@ def read_prompts(path: Path | None, count: int | None) -> list[str]:
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as why:
-            said = why.strerror if isinstance(why, OSError) else why
-            raise CommandError(f"--prompts {path}: cannot be read: {said}", Exit.USAGE) from why
+            reason = why.strerror if isinstance(why, OSError) else why
+            raise CommandError(f"--prompts {path}: cannot be read: {reason}", Exit.USAGE) from why
     prompts = [line.strip() for line in text.splitlines() if line.strip()][:count]
     if not prompts:
         raise CommandError(f"--prompts {path}: has no prompt", Exit.USAGE)
     return prompts
 
 
-def question(prompt: str, tokens: int, *, top_logprobs: int | None = None) -> Ask:
+def question(prompt: str, tokens: int, *, top_logprobs: int | None = None) -> ChatRequest:
     """The greedy request of a prompt."""
-    messages = (Message("user", prompt),)
-    return Ask(messages, max_tokens=tokens, temperature=0.0, top_logprobs=top_logprobs, client=CLIENT)
+    messages = (ChatMessage("user", prompt),)
+    return ChatRequest(messages, max_tokens=tokens, temperature=0.0, top_logprobs=top_logprobs, client=CLIENT)
 
 
-async def measure(address: Address, asked: Ask) -> Measured:
+async def measure(address: Address, asked: ChatRequest) -> Measured:
     """Send one request and time it. Raises CommandError where it fails."""
     start = last = time.perf_counter()
     first: float | None = None
     gap, pieces, tokens = 0.0, [], 0
-    async with ask(address, asked) as answers:
+    async with open_chat(address, asked) as answers:
         async for answer in answers:
             match answer:
-                case Piece(text):
+                case TextPart(text):
                     now = time.perf_counter()
                     if first is None:
                         first = now
@@ -83,18 +83,18 @@ async def measure(address: Address, asked: Ask) -> Measured:
                         gap = max(gap, now - last)
                     last = now
                     pieces.append(text)
-                case End(_, usage, _):
+                case AnswerEnd(_, usage, _):
                     tokens = usage.completion_tokens if usage else len(pieces)
-                case Wait():
+                case WaitNote():
                     pass
     end = time.perf_counter()
     return Measured("".join(pieces), tokens, (first or end) - start, end - start, gap)
 
 
-async def run_pass(address: Address, asked: Sequence[Ask], c: int, done: Callable[[], None]) -> Pass:
+async def run_level(address: Address, asked: Sequence[ChatRequest], c: int, done: Callable[[], None]) -> LevelRun:
     """Send the requests in groups of `c` at once; `done` is called after each answer."""
 
-    async def one(request: Ask) -> Measured:
+    async def one(request: ChatRequest) -> Measured:
         measured = await measure(address, request)
         done()
         return measured
@@ -108,4 +108,4 @@ async def run_pass(address: Address, asked: Sequence[Ask], c: int, done: Callabl
         except* CommandError as failed:
             raise failed.exceptions[0] from None
         answers += [task.result() for task in tasks]
-    return Pass(tuple(answers), time.perf_counter() - start)
+    return LevelRun(tuple(answers), time.perf_counter() - start)

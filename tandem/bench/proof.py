@@ -1,4 +1,4 @@
-"""Proves from the engine's own health that a level ran as many requests at once as it says."""
+"""Proves from /health that a level ran as many requests at once as it claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tandem.client.wire import Address, health
 SAMPLE_S = 0.1
 
 
-class Watch:
+class ParallelSampler:
     """Samples of one level: the snapshot before it, those during it, and the one after."""
 
     def __init__(self, before: Health) -> None:
@@ -21,7 +21,7 @@ class Watch:
         self._last = before.parallel
         self._peak = 0
 
-    def see(self, snapshot: Health) -> None:
+    def add(self, snapshot: Health) -> None:
         self._peak = max(self._peak, snapshot.parallel.decoding)
         self._last = snapshot.parallel
 
@@ -31,7 +31,7 @@ class Watch:
 
 
 def rounds_between(before: Parallel, after: Parallel) -> dict[str, int]:
-    """The joint rounds run in between, by how many slots shared them; sizes that did not occur are left out."""
+    """The decode rounds between two snapshots, by how many slots shared them; sizes that did not occur are left out."""
     grown = {size: count - before.rounds.get(size, 0) for size, count in after.rounds.items()}
     return {size: grown[size] for size in sorted(grown, key=int) if grown[size] > 0}
 
@@ -47,13 +47,13 @@ def why_unproven(c: int, proof: Proof) -> str | None:
 
 
 @asynccontextmanager
-async def watching(address: Address) -> AsyncIterator[Watch]:
+async def sampling(address: Address) -> AsyncIterator[ParallelSampler]:
     """Watch the engine's health for as long as the block runs."""
-    watch = Watch(await asyncio.to_thread(health, address))
+    watch = ParallelSampler(await asyncio.to_thread(health, address))
 
     async def sample() -> None:
         while True:
-            watch.see(await asyncio.to_thread(health, address))
+            watch.add(await asyncio.to_thread(health, address))
             await asyncio.sleep(SAMPLE_S)
 
     sampler = asyncio.create_task(sample())
@@ -62,4 +62,4 @@ async def watching(address: Address) -> AsyncIterator[Watch]:
     finally:
         sampler.cancel()
         await asyncio.wait([sampler])
-    watch.see(await asyncio.to_thread(health, address))
+    watch.add(await asyncio.to_thread(health, address))

@@ -18,7 +18,7 @@ MOST_ROWS = 128
 DEFAULT_ROWS = (1, 2, 4, 8, 16)
 
 
-class ShapeAsk(msgspec.Struct, frozen=True):
+class ShapeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be measured. `layers` cuts the model short, None takes all of it."""
 
     name: str
@@ -29,7 +29,7 @@ class ShapeAsk(msgspec.Struct, frozen=True):
     seed: int
 
 
-class ShapeLevel(msgspec.Struct, frozen=True):
+class ShapeLevel(msgspec.Struct, frozen=True, kw_only=True):
     """One row count: the step's time, total tokens a second and their ratio to one row's, weight bytes over time as a
     share of what a kernel that only reads reaches, and how many rows gave the bits of alone."""
 
@@ -41,7 +41,7 @@ class ShapeLevel(msgspec.Struct, frozen=True):
     identical: int
 
 
-class ShapeReport(msgspec.Struct, frozen=True):
+class ShapeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `--json` prints. `read_bytes` are the weights that a step reads."""
 
     shape: str
@@ -56,9 +56,15 @@ class ShapeReport(msgspec.Struct, frozen=True):
     levels: list[ShapeLevel]
 
 
-def ask(
-    words: list[str], form: str | None, rows: str | None, context: int | None, layers: int | None, seed: int | None
-) -> ShapeAsk:
+def shape_request(
+    words: list[str],
+    *,
+    form: str | None,
+    rows: str | None,
+    context: int | None,
+    layers: int | None,
+    seed: int | None,
+) -> ShapeRequest:
     """The command's words and flags, checked. Raises CommandError naming what is wrong, the limit and the value."""
     known = ", ".join(SHAPES)
     if len(words) != 1 or words[0] not in SHAPES:
@@ -71,10 +77,10 @@ def ask(
     counts = _rows(rows) if rows is not None else DEFAULT_ROWS
     _within("--context", context, 1, config.context)
     _within("--layers", layers, 1, config.layers)
-    return ShapeAsk(words[0], chosen, counts, context or 1024, layers, seed or 0)
+    return ShapeRequest(name=words[0], form=chosen, rows=counts, context=context or 1024, layers=layers, seed=seed or 0)
 
 
-def measure(wanted: ShapeAsk, device: str, threads: int | None) -> ShapeReport:
+def measure(wanted: ShapeRequest, device: str, threads: int | None) -> ShapeReport:
     """Measure on `device` ("auto", "cpu", "cuda[:i]"). Raises CommandError where the form does not run there."""
     from engine.execution.devices import UnusableDevice, choose, look
 
@@ -148,7 +154,7 @@ def show(report: ShapeReport) -> RenderableType:
     return Group(head, Text(""), grid)
 
 
-def run(wanted: ShapeAsk, device: str, threads: int | None, *, json: bool) -> Exit:
+def run(wanted: ShapeRequest, device: str, threads: int | None, *, json: bool) -> Exit:
     """Measure and print; FAILURE where a row's bits differ from alone."""
     report = measure(wanted, device, threads)
     if json:
@@ -158,7 +164,7 @@ def run(wanted: ShapeAsk, device: str, threads: int | None, *, json: bool) -> Ex
     return Exit.OK if all(level.identical == level.rows for level in report.levels) else Exit.FAILURE
 
 
-def _report(wanted: ShapeAsk, run: ShapeRun) -> ShapeReport:
+def _report(wanted: ShapeRequest, run: ShapeRun) -> ShapeReport:
     one = next((step.seconds for step in run.steps if step.rows == 1), None)
     levels = [
         ShapeLevel(

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 
-from tandem.client.wire import Address, Comment, Data, ErrorBody, Opened, StreamEvent, refusal, stream
+from tandem.client.wire import Address, Comment, Data, EngineError, Opened, StreamEvent, refusal, stream
 from tandem.exits import CommandError
 
 CHAT_PATH = "/v1/chat/completions"
 
 
-class Message(msgspec.Struct, frozen=True):
+class ChatMessage(msgspec.Struct, frozen=True):
     role: str
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ChatRequest:
     """One chat request. `top_logprobs` None asks for no log-probabilities; `ignore_eos` writes on to `max_tokens`."""
 
-    messages: Sequence[Message]
+    messages: Sequence[ChatMessage]
+    _: KW_ONLY
     max_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
@@ -71,20 +72,20 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitNote:
     """A comment of the stream: why it does not write yet."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPart:
     text: str
     logprobs: Sequence[TokenLogprob] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class AnswerEnd:
     """The answer is whole. `cut` is the engine's note where it served less than the asked `max_tokens`."""
 
     finish: str
@@ -92,7 +93,7 @@ class End:
     cut: str | None
 
 
-Answer = Wait | Piece | End
+AnswerEvent = WaitNote | TextPart | AnswerEnd
 
 
 class _Delta(msgspec.Struct):
@@ -112,14 +113,14 @@ class _Choice(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: ErrorBody | None = None
+    error: EngineError | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 @asynccontextmanager
-async def ask(address: Address, question: Ask) -> AsyncIterator[AsyncIterator[Answer]]:
+async def open_chat(address: Address, question: ChatRequest) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
     """Send a chat request and hand out its answer; leaving the block early cancels it.
 
     Raises what `wire.stream` does; an error event within the stream is Refused.
@@ -131,25 +132,25 @@ async def ask(address: Address, question: Ask) -> AsyncIterator[AsyncIterator[An
         yield answers
 
 
-async def _answers(events: AsyncIterator[StreamEvent]) -> AsyncGenerator[Answer, None]:
+async def _answers(events: AsyncIterator[StreamEvent]) -> AsyncGenerator[AnswerEvent, None]:
     finish, usage, cut = "", None, None
     async for event in events:
         match event:
             case Opened(headers):
                 cut = headers.get("x-tandem-max-tokens")
                 if "x-tandem-wait" in headers:
-                    yield Wait(f"waiting for {headers['x-tandem-wait']}")
+                    yield WaitNote(f"waiting for {headers['x-tandem-wait']}")
             case Comment(text):
-                yield Wait(text)
+                yield WaitNote(text)
             case Data(body):
                 chunk = _chunk(body)
                 usage = chunk.usage or usage
                 for choice in chunk.choices:
                     logprobs = (choice.logprobs.content if choice.logprobs else None) or ()
                     if choice.delta.content or logprobs:
-                        yield Piece(choice.delta.content or "", logprobs)
+                        yield TextPart(choice.delta.content or "", logprobs)
                     finish = choice.finish_reason or finish
-    yield End(finish, usage, cut)
+    yield AnswerEnd(finish, usage, cut)
 
 
 def _chunk(body: bytes) -> _Chunk:

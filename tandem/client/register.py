@@ -1,4 +1,4 @@
-"""Which engines of this user run: a register of state directories, and how a command finds the engine it means."""
+"""Which engines of this user run: a register of state directories, and how a command finds its engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.process.locks import holder, process_words
 from engine.process.private_files import make_private, read_private
 from engine.process.state_dir import LOCK_NAME, ServiceRecord, is_locked, read_record
 from engine.process.state_files import try_write, unwritten
-from tandem.client.unrecorded import answers_unrecorded, settled_address
+from tandem.client.unrecorded import answers_unrecorded, configured_address
 from tandem.client.wire import Address
 from tandem.exits import CommandError, Exit
 from tandem.settings.origins import NO_FLAGS, Flags, resolve
@@ -49,8 +49,8 @@ class Running:
     supervisor: int | None = None
 
     @classmethod
-    def there(cls, state_dir: Path) -> Running | None:
-        """What runs in a state directory now."""
+    def find(cls, state_dir: Path) -> Running | None:
+        """The engine that runs in a state directory now, or None."""
         supervisor = holder(state_dir / SUPERVISOR_LOCK)
         if supervisor is None and not is_locked(state_dir):
             return None
@@ -58,7 +58,7 @@ class Running:
 
     @property
     def pid(self) -> int | None:
-        """The engine's process; None while there is none, 0 where it cannot be told which."""
+        """The engine's process id. None while there is no process, 0 where its id cannot be found out."""
         return holder(self.state_dir / LOCK_NAME)
 
     def __str__(self) -> str:
@@ -103,12 +103,12 @@ def running() -> list[Running]:
                 continue
             if folder:
                 folders.add(Path(folder))
-    return [engine for folder in sorted(folders) if (engine := Running.there(folder)) is not None]
+    return [engine for folder in sorted(folders) if (engine := Running.find(folder)) is not None]
 
 
 def usual_state_dir() -> Path:
-    """The state directory that the settings name, for what is asked about an engine that does not run any more. Where
-    they do not parse, the default: they are not what was asked about."""
+    """The state directory that the settings name, for questions about an engine that no longer runs. The default where
+    the settings do not parse."""
     try:
         chosen = resolve().settings.state_dir
     except CommandError:
@@ -136,10 +136,10 @@ def read_launch(state_dir: Path) -> Launch | None:
 
 
 def find_engine(state_dir: Path | None) -> Running:
-    """The running engine that a command means: that of `state_dir` where one is named, else the only one. Raises
-    CommandError: exit 3 where none runs, exit 2 where several do."""
+    """The running engine of `state_dir`, or the only one where no folder is given. Raises CommandError: exit 3 where
+    none runs, exit 2 where several do."""
     found = [engine for engine in running() if state_dir is None or engine.state_dir == state_dir.absolute()]
-    if state_dir is not None and not found and (engine := Running.there(state_dir.absolute())) is not None:
+    if state_dir is not None and not found and (engine := Running.find(state_dir.absolute())) is not None:
         found = [engine]
     if not found:
         where = f" with the state directory {state_dir}" if state_dir else ""
@@ -172,7 +172,7 @@ def unrecorded_address(engine: Running, environ: Mapping[str, str] | None = None
         settings = resolve(launch.to_flags() if launch else NO_FLAGS, environ).settings
     except CommandError:
         return None
-    address = settled_address(settings, engine.state_dir)
+    address = configured_address(settings, engine.state_dir)
     return address if answers_unrecorded(address, engine.state_dir, ASK_S) else None
 
 

@@ -3,8 +3,8 @@
 An engine of this user is asked through its owner's socket, which needs no token and which clients cannot fill; where
 that is gone (its state directory was removed), over TCP as any other.
 
-Written on sockets rather than on a client library for two measured reasons: a bench shares the box's cores with the
-engine, and importing httpx alone takes longer than `tandem --help` may.
+Streams are read from plain sockets, for measured reasons. An event costs half the processor time of httpx or less, and
+a bench shares the cores with the engine. httpx-sse drops comments, which say what a request waits for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METRICS_VARIABLE, ADMIN_VARIABLE = "TANDEM_METRICS_TOKEN", "TANDEM_ADMIN_TOKEN"
 _LINE_LIMIT = 1 << 20
 
 
-class Unreachable(CommandError):
+class NoAnswer(CommandError):
     """Nothing answers at the address."""
 
     def __init__(self, url: str, why: str) -> None:
@@ -52,7 +52,7 @@ class Refused(CommandError):
         self.error_code = code
 
 
-class Address(msgspec.Struct, frozen=True):
+class Address(msgspec.Struct, frozen=True, kw_only=True):
     """An engine's base URL, taken apart; `socket` is the path of its owner's socket, where it is to be used."""
 
     url: str
@@ -81,16 +81,16 @@ class Address(msgspec.Struct, frozen=True):
         secure = parts.scheme == "https"
         path = parts.path.rstrip("/").removesuffix("/v1")
         shown = f"{parts.scheme}://{parts.netloc}{path}"
-        return cls(shown, host, port or (443 if secure else 80), secure, path)
+        return cls(url=shown, host=host, port=port or (443 if secure else 80), secure=secure, path=path)
 
 
-class ErrorBody(msgspec.Struct):
+class EngineError(msgspec.Struct):
     message: str
     code: str | None = None
 
 
 class ErrorAnswer(msgspec.Struct):
-    error: ErrorBody
+    error: EngineError
 
 
 def refusal(status: int, body: bytes) -> Refused:
@@ -108,12 +108,12 @@ def refusal(status: int, body: bytes) -> Refused:
 
 
 def get(address: Address, path: str, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
-    """Status and body of a GET. Raises Unreachable."""
+    """Status and body of a GET. Raises NoAnswer."""
     return _answered(address, "GET", path, _headers(METRICS_VARIABLE, ADMIN_VARIABLE), timeout_s)
 
 
 def post(address: Address, path: str, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
-    """Status and body of an operator's order, a POST without a body. Raises Unreachable."""
+    """Status and body of an operator's order, a POST without a body. Raises NoAnswer."""
     return _answered(address, "POST", path, _headers(ADMIN_VARIABLE), timeout_s)
 
 
@@ -121,13 +121,13 @@ def _answered(address: Address, method: str, path: str, headers: dict[str, str],
     kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
     connection = kind(address.host, address.port, timeout=timeout_s)
     try:
-        # Connected before the connection is asked anything, which then opens none of its own.
+        # A connection that has a socket opens none.
         connection.sock = _to_owner(address, timeout_s)
         connection.request(method, address.path + path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException) as why:
-        raise Unreachable(address.url, str(why) or type(why).__name__) from why
+        raise NoAnswer(address.url, str(why) or type(why).__name__) from why
     finally:
         connection.close()
 
@@ -144,7 +144,7 @@ def _to_owner(address: Address, timeout_s: float | None) -> socket.socket | None
 
 
 def _headers(*variables: str) -> dict[str, str]:
-    """What goes with a question: the first token that is set, since an engine elsewhere tells little without one."""
+    """Headers with the first token that is set: over TCP an engine tells little without one."""
     headers = {"User-Agent": AGENT, "Connection": "close"}
     token = next(filter(None, map(_secret, variables)), "")
     return headers | {"Authorization": f"Bearer {token}"} if token else headers
@@ -164,8 +164,8 @@ def _secret(variable: str) -> str:
 
 
 def health(address: Address, *, timeout_s: float = 5.0) -> Health:
-    """The engine's health, whatever its status. Raises Unreachable, and Refused where the answer is no health or only a
-    status, which is all that it tells without a token."""
+    """The engine's health, whatever its status. Raises NoAnswer, and Refused where the answer is not a health report
+    or is only a status, which is all that an engine tells without a token."""
     status, body = get(address, "/health", timeout_s=timeout_s)
     if not body:
         raise Refused(
@@ -206,11 +206,11 @@ async def stream(
     address: Address, path: str, body: bytes, *, client: str = AGENT
 ) -> AsyncIterator[AsyncIterator[StreamEvent]]:
     """POST `body` and hand out the events of the answer up to its `[DONE]`. Leaving the block closes the connection,
-    which is how a client cancels. Raises Unreachable, Refused, and CommandError where the stream ends early."""
+    which is how a client cancels. Raises NoAnswer, Refused, and CommandError where the stream ends early."""
     try:
         reader, writer = await _connection(address)
     except OSError as why:
-        raise Unreachable(address.url, str(why)) from why
+        raise NoAnswer(address.url, str(why)) from why
     try:
         head = (
             f"POST {address.path}{path} HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nUser-Agent: {client}\r\n"
@@ -257,7 +257,7 @@ async def _read_head(address: Address, reader: asyncio.StreamReader) -> tuple[in
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     version, _, rest = head[0].partition(" ")
     if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-        raise Unreachable(address.url, f"it does not speak HTTP: {head[0][:80]!r}")
+        raise NoAnswer(address.url, f"it does not speak HTTP: {head[0][:80]!r}")
     pairs = (line.partition(":") for line in head[1:] if line)
     return int(rest[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 

@@ -13,7 +13,7 @@ from tandem.commands.options import StateDirOption
 from tandem.exits import CommandError, Exit
 from tandem.service import unit
 from tandem.service.hold import remove_note, restore_after_crash
-from tandem.service.launching import check_again, end, entered, environment_of, launch
+from tandem.service.launching import check_restartable, end_engine, environment_of, launch, working_in
 from tandem.settings.flags import with_engine_flags
 from tandem.settings.origins import Flags
 
@@ -33,7 +33,7 @@ def start(
     wait: WaitOption = 180.0,
     another: Annotated[bool, typer.Option("--another", help="Start beside an engine that already runs.")] = False,
 ) -> None:
-    """Start the engine in the background, watched over, and wait until it is ready."""
+    """Start the engine in the background under a supervisor, and wait until it is ready."""
     if not another and (others := running()):
         raise CommandError(
             f"an engine of yours already runs: {', '.join(map(str, others))}; "
@@ -49,7 +49,7 @@ def start(
 @app.command()
 def stop(state_dir: StateDirOption = None, timeout: TimeoutOption = None) -> None:
     """Let running requests end, then stop the engine; kill it when that takes too long."""
-    end(find_engine(state_dir), timeout)
+    end_engine(find_engine(state_dir), timeout)
     output.note("stopped")
 
 
@@ -76,9 +76,9 @@ def restart(state_dir: StateDirOption = None, timeout: TimeoutOption = None, wai
             "how it was started is not known any more; `tandem stop` ends it" if engine else "`tandem start` starts one"
         )
         raise CommandError(f"no start is recorded in the state directory {folder}; {left}", Exit.NOT_RUNNING)
-    # What would keep it from starting is found out before anything is stopped.
-    check_again(before, environ)
+    # Checked before the engine is stopped: it must be able to start again.
+    check_restartable(before, environ)
     if engine is not None:
-        end(engine, timeout)
-    with entered(before.folder):
+        end_engine(engine, timeout)
+    with working_in(before.folder):
         launch(before.to_flags(), wait_s=wait, environ=environ)

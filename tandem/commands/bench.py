@@ -44,6 +44,7 @@ def bench(
             autocompletion=_words,
         ),
     ] = None,
+    *,
     url: UrlOption = None,
     own: OwnOption = False,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of an answer at most.")] = 128,
@@ -80,7 +81,7 @@ def bench(
         from tandem.bench import shape
 
         settings = resolve(flags).settings
-        wanted = shape.ask(words[1:], form, rows, context, layers, seed)
+        wanted = shape.shape_request(words[1:], form=form, rows=rows, context=context, layers=layers, seed=seed)
         raise typer.Exit(shape.run(wanted, settings.device, settings.threads, json=json))
     if (form, rows, context, layers, seed) != (None,) * 5:
         raise CommandError("--form, --rows, --context, --layers and --seed belong to bench shape NAME", Exit.USAGE)
@@ -104,7 +105,7 @@ def bench(
 
 
 def _require_writable(path: Path) -> None:
-    """Refuse before minutes are spent on a report that cannot be written."""
+    """Refuse a report file that cannot be written, before minutes are spent on measuring."""
     try:
         path.open("ab").close()
     except OSError as why:

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from tandem import output
-from tandem.client.chat_stream import Ask, End, Message, Piece, Usage, Wait, ask
+from tandem.client.chat_stream import AnswerEnd, ChatMessage, ChatRequest, TextPart, Usage, WaitNote, open_chat
 from tandem.client.interrupt import Interrupt
 from tandem.client.register import address_of
 from tandem.client.wire import Address
@@ -24,15 +24,15 @@ HELP = "/new starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
-    """How every turn is asked."""
+class AnswerOptions:
+    """The request options of every turn."""
 
     max_tokens: int | None
     temperature: float | None
     seed: int | None
 
-    def ask(self, messages: list[Message]) -> Ask:
-        return Ask(
+    def request(self, messages: list[ChatMessage]) -> ChatRequest:
+        return ChatRequest(
             messages=tuple(messages),
             max_tokens=self.max_tokens,
             temperature=self.temperature,
@@ -51,7 +51,7 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Reply:
-    """What an answer has become so far; `finish` is empty until it is whole."""
+    """The part of an answer that arrived so far. `finish` is empty until the answer is complete."""
 
     text: str = ""
     finish: str = ""
@@ -61,6 +61,7 @@ class Reply:
 @app.command()
 def chat(
     prompt: Annotated[str | None, typer.Argument(help="One prompt; without it, a conversation.")] = None,
+    *,
     url: UrlOption = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system message.")] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", metavar="N", min=1, help="Longest answer.")] = None,
@@ -70,19 +71,19 @@ def chat(
 ) -> None:
     """Talk to the running engine. A prompt may also come through a pipe."""
     address = address_of(url)
-    talk = Conversation(address, Style(max_tokens, temperature, seed), system)
+    session = ChatSession(address, AnswerOptions(max_tokens, temperature, seed), system)
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read()
     if prompt is None:
         if json:
             raise CommandError("--json needs a prompt", Exit.USAGE)
-        with talk.interrupt.held():
-            talk.run()
+        with session.interrupt.held():
+            session.run()
         return
     if not prompt.strip():
         raise CommandError("the prompt is empty", Exit.USAGE)
-    with talk.interrupt.held():
-        reply = talk.say(prompt, shown=not json)
+    with session.interrupt.held():
+        reply = session.say(prompt, shown=not json)
     if json:
         output.emit_json(ChatAnswer(reply.text, reply.finish, reply.usage))
     if not reply.finish:
@@ -90,13 +91,13 @@ def chat(
 
 
 @dataclass(slots=True)
-class Conversation:
-    """The turns so far, and the engine that answers them."""
+class ChatSession:
+    """A conversation: its turns so far and the engine that answers them."""
 
     address: Address
-    style: Style
+    options: AnswerOptions
     system: str | None
-    turns: list[Message] = field(default_factory=list)
+    turns: list[ChatMessage] = field(default_factory=list)
     interrupt: Interrupt = field(default_factory=Interrupt)
 
     def run(self) -> None:
@@ -130,33 +131,33 @@ class Conversation:
                     output.error(why.message)
 
     def say(self, text: str, *, shown: bool) -> Reply:
-        """Ask one turn and stream its answer; a Ctrl-C that is held cancels it and keeps what came. A turn that fails
-        leaves the conversation as it was."""
-        turn = Message("user", text)
-        head = [Message("system", self.system)] if self.system else []
-        question = self.style.ask([*head, *self.turns, turn])
+        """Send one turn and stream its answer. Ctrl-C cancels the answer and keeps the text that arrived. A turn that
+        fails leaves the conversation unchanged."""
+        turn = ChatMessage("user", text)
+        head = [ChatMessage("system", self.system)] if self.system else []
+        question = self.options.request([*head, *self.turns, turn])
         reply = Reply()
         if not self.interrupt.run(_stream(self.address, question, reply, shown=shown)):
             if shown:
                 output.emit("")
             output.note("stopped")
-        self.turns += [turn, Message("assistant", reply.text)]
+        self.turns += [turn, ChatMessage("assistant", reply.text)]
         return reply
 
 
-async def _stream(address: Address, question: Ask, reply: Reply, *, shown: bool) -> None:
+async def _stream(address: Address, question: ChatRequest, reply: Reply, *, shown: bool) -> None:
     waiting = WaitLine()
-    async with ask(address, question) as answers:
+    async with open_chat(address, question) as answers:
         async for answer in answers:
             match answer:
-                case Wait(text):
+                case WaitNote(text):
                     waiting.show(text)
-                case Piece(text):
+                case TextPart(text):
                     waiting.clear()
                     reply.text += text
                     if shown:
                         output.emit(text, end="")
-                case End(finish, usage, cut):
+                case AnswerEnd(finish, usage, cut):
                     waiting.clear()
                     reply.finish, reply.usage = finish, usage
                     if shown:
@@ -166,7 +167,7 @@ async def _stream(address: Address, question: Ask, reply: Reply, *, shown: bool)
 
 
 class WaitLine:
-    """The one line on a terminal that says what an answer waits for, written over and wiped."""
+    """One line on the terminal that says what an answer waits for. It is overwritten, and cleared at the first text."""
 
     def __init__(self) -> None:
         self._width = 0

@@ -1,4 +1,4 @@
-"""`tandem check batch | interleave | early-close | parking`: proof that company does not change a text."""
+"""`tandem check batch | interleave | early-close | parking`: proof that batch neighbours do not change a text."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 @app.callback()
 def check() -> None:
-    """Prove that company does not change a text.
+    """Prove that batch neighbours do not change a text.
 
     Each check talks to the engine that runs, or to one of its own where none does. Exit 1 on a difference, 5 where
-    the situation could not be brought about.
+    the situation did not occur.
     """
 
 
 @app.command()
 def batch(
+    *,
     url: UrlOption = None,
     own: OwnOption = False,
     model: ModelOption = None,
@@ -54,11 +55,12 @@ def batch(
     json: JsonOption = False,
 ) -> None:
     """Greedy and seeded answers are the same alone and all at once."""
-    _run("batch", checks.batch, Target(url, own, model, parallel), tokens, json=json)
+    _run("batch", checks.batch, CheckTarget(url, own, model, parallel), tokens, json=json)
 
 
 @app.command()
 def interleave(
+    *,
     url: UrlOption = None,
     own: OwnOption = False,
     model: ModelOption = None,
@@ -67,11 +69,12 @@ def interleave(
     json: JsonOption = False,
 ) -> None:
     """An answer is the same while a long prompt is read beside it."""
-    _run("interleave", checks.interleave, Target(url, own, model, parallel), tokens, json=json)
+    _run("interleave", checks.interleave, CheckTarget(url, own, model, parallel), tokens, json=json)
 
 
 @app.command("early-close")
 def early_close(
+    *,
     url: UrlOption = None,
     own: OwnOption = False,
     model: ModelOption = None,
@@ -80,11 +83,12 @@ def early_close(
     json: JsonOption = False,
 ) -> None:
     """A client that leaves frees its slot and changes nothing beside it."""
-    _run("early-close", checks.early_close, Target(url, own, model, parallel), tokens, json=json)
+    _run("early-close", checks.early_close, CheckTarget(url, own, model, parallel), tokens, json=json)
 
 
 @app.command()
 def parking(
+    *,
     url: UrlOption = None,
     own: OwnOption = False,
     model: ModelOption = None,
@@ -93,10 +97,10 @@ def parking(
     json: JsonOption = False,
 ) -> None:
     """A resumed turn is the same as one read cold."""
-    _run("parking", checks.parking, Target(url, own, model, parallel), tokens, json=json)
+    _run("parking", checks.parking, CheckTarget(url, own, model, parallel), tokens, json=json)
 
 
-class Target(msgspec.Struct, frozen=True):
+class CheckTarget(msgspec.Struct, frozen=True):
     """The engine that a check talks to."""
 
     url: str | None
@@ -105,7 +109,7 @@ class Target(msgspec.Struct, frozen=True):
     parallel: int
 
 
-def _run(name: str, experiment: Experiment, target: Target, tokens: int, *, json: bool) -> None:
+def _run(name: str, experiment: Experiment, target: CheckTarget, tokens: int, *, json: bool) -> None:
     flags = Flags({"model": target.model}) if target.model is not None else NO_FLAGS
     with engine_for(target.url, flags, slots=target.parallel, own=target.own) as address:
         findings = asyncio.run(_await(experiment(address, tokens)))

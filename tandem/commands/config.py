@@ -35,7 +35,7 @@ def config() -> None:
     """Show, write and validate the settings."""
 
 
-class ShownSetting(msgspec.Struct, frozen=True):
+class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting as `config show --json` says it. `value` is null for a secret and for "by the box"; `layer` and
     `place` (a file and line, where there is one) are the parts of `origin`."""
 

@@ -21,6 +21,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def console(
+    *,
     url: Annotated[
         list[str] | None,
         typer.Option("--url", metavar="URL", help="An engine's address; give it again to watch several."),
@@ -74,7 +75,7 @@ def console(
     if replay is not None:
         from console.main import replay_refusal
 
-        # Before a terminal is asked for: no terminal would help.
+        # Checked before the terminal: a recording that cannot be shown needs none.
         if (code := replay_refusal(replay)) is not None:
             raise typer.Exit(code)
     if web:
@@ -84,7 +85,7 @@ def console(
             )
         from console.browser import serve
 
-        # Engines that nobody named are found again by each tab's console, with their sockets.
+        # Without --url each tab's console finds the engines itself, and their sockets with them.
         named = [word for address in addresses if url for word in ("--url", address.url)]
         named += ["--replay", str(replay.absolute())] if replay is not None else []
         inner = [sys.executable, "-m", "tandem", "console", *named, "--theme", chosen.value]
@@ -102,7 +103,9 @@ def console(
     printed = Printed.JSON if json else Printed.FRAME if once else None
     sockets = {address.url: path for address in addresses if (path := _reachable(address)) is not None}
     urls = tuple(address.url for address in addresses)
-    raise typer.Exit(run(Options(urls, chosen, mouse, write, record, sockets), printed))
+    raise typer.Exit(
+        run(Options(urls, theme=chosen, mouse=mouse, writes=write, record=record, sockets=sockets), printed)
+    )
 
 
 def _theme(name: str) -> ThemeName:
@@ -114,15 +117,15 @@ def _theme(name: str) -> ThemeName:
 
 
 def _reachable(address: Address) -> str | None:
-    """Where the owner's socket can be connected to; None for an engine that is asked over TCP."""
+    """A path at which the owner's socket can be connected; None for an engine that is asked over TCP."""
     from engine.process.owner_socket import address_for
 
     return None if address.socket is None else address_for(address.socket)
 
 
 def _addresses(urls: list[str], *, several: bool) -> tuple[Address, ...]:
-    """The engines asked for; with none named the one that runs, or all that run where `several` can be shown."""
-    # The register reads settings, which a named engine's first frame need not wait for.
+    """The engines at `urls`. Without any, the engine that runs, or all of them where `several` can be shown."""
+    # Imported late: with --url the first frame does not need the settings that the register reads.
     from tandem.client.wire import Address
 
     if urls:

@@ -8,7 +8,7 @@ import typer
 
 from tandem import output
 from tandem.commands.options import JsonOption
-from tandem.doctor.advice import say
+from tandem.doctor.advice import describe_advice
 from tandem.doctor.client_setups import CLIENTS, setup_for
 from tandem.doctor.examine import examine
 from tandem.exits import CommandError, Exit
@@ -56,7 +56,7 @@ def doctor(
         for line in report.lines:
             output.emit(f"{line.verdict.value:<5} {line.what:<9} {line.detail}")
         if report.advice is not None:
-            output.emit(f"\n{say(report.advice)}")
+            output.emit(f"\n{describe_advice(report.advice)}")
     raise typer.Exit(Exit.OK if report.healthy else Exit.FAILURE)
 
 

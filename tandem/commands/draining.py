@@ -37,7 +37,7 @@ def resume(url: UrlOption = None, json: JsonOption = False) -> None:
 
 
 def _order(path: str, url: str | None, *, json: bool) -> None:
-    """Say what the engine answered; that nothing had to be done is no failure."""
+    """Send an order and print the answer. An order that changes nothing is not a failure."""
     status, body = post(address_of(url), path)
     if status != 200:
         why = refusal(status, body)

@@ -37,7 +37,7 @@ def hold(
     --drain was not given.
     """
     if shutil.which(command[0]) is None:
-        # Said before anything is stopped for it, as a shell would.
+        # Refused as a shell does, before an engine is stopped for it.
         there = Path(command[0]).exists()
         output.error(f"{command[0]} cannot be run: {'not an executable file' if there else 'no such command'}")
         raise typer.Exit(CANNOT_RUN_EXIT if there else NOT_FOUND_EXIT)

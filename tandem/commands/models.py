@@ -21,7 +21,7 @@ from tandem.settings.completers import models as models_by_name
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
-class ListedModel(msgspec.Struct, frozen=True):
+class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
     """One built-in model. `path` is null until it has been fetched, `refusal` where this version can run it."""
 
     name: str
@@ -49,7 +49,7 @@ class FormCount(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class InspectedModel(msgspec.Struct, frozen=True):
+class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model file. `max_len` and `layers` are null where the file does not say; `refusal` is why it cannot be run,
     `warnings` what is wrong with a file that can be. `template`: chats can be served."""
 
@@ -202,7 +202,7 @@ def _inspected(path: Path) -> InspectedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What came of a file by the steps that loading takes before it packs weights."""
+    """The result of the steps that loading takes before it packs weights."""
 
     refusal: str | None
     template: bool
@@ -226,7 +226,7 @@ def _tried(path: Path) -> _Trial:
 
 
 def _printable(text: str, limit: int = 200) -> str:
-    """Text of a file as a terminal may be shown it."""
+    """Text of a file without control characters, cut at `limit`."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text[:limit])
 
 

@@ -24,7 +24,7 @@ from engine.roles.planner import NOT_BUILT, PlanFigures, figures_of, growth_to_c
 from engine.roles.residency import Residency, ResidencyFileError, read_residency
 from tandem import output
 from tandem.client.register import address_of
-from tandem.client.wire import Refused, Unreachable, health
+from tandem.client.wire import NoAnswer, Refused, health
 from tandem.commands.options import JsonOption, StateDirOption, UrlOption
 from tandem.exits import CommandError, Exit
 from tandem.settings.completers import Candidates
@@ -50,11 +50,11 @@ REAL_ADVICE = "`tandem residency plan --dry-run` says what would be decided"
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a plan is made on: the figures, the roles that are loaded, and a sentence that says where they are from."""
+    """The inputs of a plan: the figures, the loaded roles, and a sentence that says where they come from."""
 
     figures: PlanFigures
     loaded: frozenset[str]
-    said: str
+    summary: str
 
 
 @app.callback()
@@ -86,9 +86,9 @@ def plan_command(
     report = plan(basis.figures, document.roles, loaded=basis.loaded, dry_run=True)
     if json:
         output.emit_json(report)
-        output.note(basis.said)
+        output.note(basis.summary)
     else:
-        _show(report, basis.said)
+        _show(report, basis.summary)
 
 
 @app.command()
@@ -146,7 +146,7 @@ def _basis(settings: Settings, document: Residency, url: str | None) -> Basis:
     address = address_of(url)
     try:
         found = health(address)
-    except (Unreachable, Refused) as why:
+    except (NoAnswer, Refused) as why:
         asked = f" ({why.message})" if url is not None or isinstance(why, Refused) else ""
         return _of_this_box(settings, document, asked)
     return _of_engine(settings, document, found, address.url)
@@ -193,12 +193,12 @@ GLYPHS = {"load": "+", "keep": "=", "refuse": "-"}
 STYLES = {"load": "green", "keep": "cyan", "refuse": "yellow"}
 
 
-def _show(report: PlanReport, said: str) -> None:
+def _show(report: PlanReport, summary: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
     memory = report.memory
-    output.emit(said)
+    output.emit(summary)
     output.emit(
         f"{size(memory.available)} available ({memory.source}), {size(memory.engine_growth_to_come)} of engine growth "
         f"to come, {size(memory.floor)} floor, {size(memory.margin)} margin. Nothing is changed."
@@ -259,5 +259,5 @@ def _journal_line(line: JournalLine) -> str:
 
 
 def _literal(text: str) -> str:
-    """The text with what a terminal would act on spelled out."""
+    """The text with control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

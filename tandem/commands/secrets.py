@@ -30,10 +30,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=T
 PREFIX = "tk-"
 RANDOM_BYTES = 32
 LEAST_LENGTH = 20
-"""Of a secret brought along: its digest is quick to compute, so a short one could be found by trying."""
+"""The minimum for a secret from standard input. Digests are quick to compute, so a short secret could be guessed."""
 
 GRACE_LIMIT_S = 366 * 86400
-"""Of a rotation's grace: what holds longer was not rotated."""
+"""The maximum of `--grace`."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -108,7 +108,7 @@ def list_secrets(json: JsonOption = False) -> None:
 def add(label: LabelArgument, from_stdin: StdinOption = False, json: JsonOption = False) -> None:
     """Make an API key and print it: once, since only its digest is kept."""
     _check_label(label)
-    # In any case: a key called Admin would be taken for the token by whoever reads the list.
+    # Upper and lower case are one: in a list, a key called Admin would look like the token.
     if (token := label.lower()) in TOKENS:
         raise CommandError(
             f"{token} is the name of the {token} token; `tandem secrets rotate {token}` makes it", Exit.USAGE
@@ -175,7 +175,7 @@ def _read(path: Path) -> tuple[Secret, ...]:
 
 @contextmanager
 def _changing() -> Iterator[tuple[Path, tuple[Secret, ...]]]:
-    """The file and what it holds, kept from other commands until the block ends."""
+    """The secrets file and its entries, locked against other commands until the block ends."""
     path = _file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ def _from_stdin() -> str:
 
 
 def _made(label: str, secret: str, others: Iterable[Secret]) -> Secret:
-    """Refuses what is another label's secret: it would open as one of the two, and a token might be shut by a key."""
+    """Make the entry. Refuses the secret of another label: only one of the two labels would be found for it."""
     made = Secret(label, digest(secret.encode()), time.time())
     taken = next((one.label for one in others if one.sha256 == made.sha256), None)
     if taken is not None:

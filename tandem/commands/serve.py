@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -19,7 +20,7 @@ from tandem.service.claims import end_with
 from tandem.service.preflight import find_model, refuse_early
 from tandem.settings.engine_config import crowded, engine_config, service_config, state_dir
 from tandem.settings.flags import with_engine_flags
-from tandem.settings.origins import Flags, resolve
+from tandem.settings.origins import Flags, Resolved, resolve
 
 log = logging.getLogger("tandem.serve")
 
@@ -40,10 +41,10 @@ def serve(
 
     Settings come from flags, the environment, and the files that `tandem config show --origin` names.
     """
-    # Brings structlog, which the commands that share this module's checks do without.
+    # Imported late: `tandem serve --help` needs no structlog.
     from tandem.service import logging_setup as logs
 
-    resolved = resolve(flags)
+    resolved = resolve(flags) if owned is None else without_keys(resolve(flags))
     settings = resolved.settings
     refuse_early(resolved, supervised=supervised is not None)
     model, name = find_model(settings.model)
@@ -51,8 +52,7 @@ def serve(
     for text in (*resolved.notes, *filter(None, [crowded(settings)])):
         log.warning(text)
     folder = state_dir(settings)
-
-    # Whoever ends a hung engine with SIGABRT finds in the log where every thread stood.
+    # SIGABRT then writes the stack of every thread into the log of a hung engine.
     faulthandler.enable(logs.STDERR)
     if (parent := supervised if supervised is not None else owned) is not None:
         end_with(parent)
@@ -73,3 +73,9 @@ def serve(
     except (HostNotAllowed, SecretsUnusable, StateDirUnusable) as why:
         raise CommandError(str(why), Exit.USAGE) from why
     raise typer.Exit(code)
+
+
+def without_keys(resolved: Resolved) -> Resolved:
+    """The settings of an engine that serves one command alone: the user's API keys are not for it."""
+    settings = resolved.settings
+    return replace(resolved, settings=replace(settings, secrets_file=state_dir(settings) / "secrets.json"))

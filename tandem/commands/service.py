@@ -27,7 +27,7 @@ NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="The uni
 UserOption = Annotated[bool, typer.Option("--user", help="A unit of this user, the only kind there is.")]
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """What `service show --json` prints. `active` and `enabled` are systemd's own words, null where it does not answer;
     `linger` is null where that cannot be found out."""
 
@@ -71,7 +71,7 @@ def install(
     path = unit.unit_path(name)
     if path.exists() and all(one.path != path for one in unit.installed()):
         raise CommandError(f"{path} is there and was not written by `tandem service install`", Exit.REFUSED)
-    running = Running.there(facts.state_dir) if enable else None
+    running = Running.find(facts.state_dir) if enable else None
     if running is not None and (running.record is None or running.record.unit != path.name):
         raise CommandError(f"an engine of yours already runs: {running}; `tandem stop` ends it", Exit.REFUSED)
     environment = {key: value for key, value in os.environ.items() if key.startswith((PREFIX, *ALIAS_PREFIXES))}
@@ -136,12 +136,12 @@ def _installed(name: str) -> unit.Installed:
 
 
 def _python() -> str:
-    """This environment's python by the path that finds its packages again."""
+    """The path of this environment's Python, from which a unit finds the packages."""
     return sys.executable
 
 
 def _absolute(flags: Flags) -> Flags:
-    """The flags as they read from any folder: a file or folder that is here by its whole path."""
+    """The flags with absolute paths, so that they are valid from any folder."""
     values = dict(flags.values)
     for name in ("model", "state_dir"):
         if name in values and (name == "state_dir" or Path(values[name]).is_file()):

@@ -45,7 +45,7 @@ def status(
 
 
 def _watched(engine: Running) -> tuple[Report | None, str | None]:
-    """The report of the engine's supervisor, and who looks after the engine in one line; None for what there is not."""
+    """The report of the engine's supervisor, and one line that says what supervises the engine; either may be None."""
     if engine.supervisor is None:
         unit_name = engine.record.unit if engine.record else None
         return None, unit_name and f"service  run by the systemd unit {unit_name}"
@@ -87,7 +87,7 @@ def describe(health: Health, url: str) -> str:
             f"loading  {health.loading.stage}"
             + (f", {size(health.loading.done_bytes)} of {size(total)}" if (total := health.loading.total_bytes) else "")
         )
-        # What it will hold is not known yet, and zero would be a figure.
+        # The other figures are not known while the engine loads.
         return "\n".join(lines)
     lines.append(
         f"slots    {parallel.running} of {parallel.slots} busy, {parallel.decoding} writing, "

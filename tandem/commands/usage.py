@@ -118,5 +118,5 @@ def _cells(totals: UsageTotals) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """A client's word without what would move the terminal's cursor."""
+    """A client's name with its control characters replaced."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text) or "-"

@@ -13,7 +13,7 @@ MOST_SLOTS = 8
 """Slot counts that are tested; more may work."""
 
 
-class SlotCost(msgspec.Struct, frozen=True):
+class SlotCountCost(msgspec.Struct, frozen=True):
     """What a number of slots takes. `kv_bytes` is the KV with every window filled to its last row, `left_bytes` what
     then remains above the floor (below 0: it does not fit). `round_ms` is the measured time of a round that so many
     share and `round_ratio` that over a round of one; null where no running engine of this model has measured them."""
@@ -25,7 +25,7 @@ class SlotCost(msgspec.Struct, frozen=True):
     round_ratio: float | None
 
 
-class SlotAdvice(msgspec.Struct, frozen=True):
+class SlotAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """How many slots this box should run, and what they cost in bytes.
 
     `row_bytes` is a token's KV, `main_bytes` and `side_bytes` a full window of slot 0 and of another slot; a slot takes
@@ -40,7 +40,7 @@ class SlotAdvice(msgspec.Struct, frozen=True):
     side_bytes: int
     weights_bytes: int
     reason: str
-    costs: list[SlotCost]
+    costs: list[SlotCountCost]
 
 
 def recommend(
@@ -55,7 +55,7 @@ def recommend(
 ) -> SlotAdvice:
     """The slot count whose windows, filled to the last row, fit in `room` bytes beside the weights.
 
-    More slots than twice the cores share a pass whose time then grows with each of them, so they add little. `rounds`
+    With more slots than twice the cores, a decode round takes longer with each of them, so they add little. `rounds`
     are the round times that an engine of this model has measured, by the slots that shared them.
     """
     main, side = main_window * row_bytes, side_window * row_bytes
@@ -70,17 +70,27 @@ def recommend(
     else:
         reason = f"more are untested; memory would hold {by_memory}"
     costs = [_cost(n, main, side, room - weights, rounds or {}) for n in range(1, max(slots, 4) + 1)]
-    return SlotAdvice(slots, row_bytes, main_window, side_window, main, side, weights, reason, costs)
+    return SlotAdvice(
+        slots=slots,
+        row_bytes=row_bytes,
+        main_window=main_window,
+        side_window=side_window,
+        main_bytes=main,
+        side_bytes=side,
+        weights_bytes=weights,
+        reason=reason,
+        costs=costs,
+    )
 
 
-def _cost(slots: int, main: int, side: int, room: int, rounds: Mapping[int, RoundStat]) -> SlotCost:
+def _cost(slots: int, main: int, side: int, room: int, rounds: Mapping[int, RoundStat]) -> SlotCountCost:
     kv = main + (slots - 1) * side
     shared, alone = rounds.get(slots), rounds.get(1)
     ratio = shared.mean_ms / alone.mean_ms if shared and alone and alone.mean_ms > 0 else None
-    return SlotCost(slots, kv, room - kv, shared.mean_ms if shared else None, ratio)
+    return SlotCountCost(slots, kv, room - kv, shared.mean_ms if shared else None, ratio)
 
 
-def say(advice: SlotAdvice) -> str:
+def describe_advice(advice: SlotAdvice) -> str:
     """The advice and the table of costs, for a person."""
     lines = [
         f"Recommended: --parallel {advice.slots} ({advice.reason}).",
@@ -100,7 +110,7 @@ def say(advice: SlotAdvice) -> str:
     return "\n".join(lines)
 
 
-def _round(cost: SlotCost) -> str:
+def _round(cost: SlotCountCost) -> str:
     if cost.round_ms is None:
         return "not measured"
     if cost.round_ratio is None:

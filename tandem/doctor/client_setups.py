@@ -21,13 +21,13 @@ from tandem.settings.engine_config import secrets_file
 from tandem.settings.origins import resolve
 
 NO_KEY = "none"
-"""Sent where the engine wants no key: most clients insist on one."""
+"""The key in a snippet where the engine wants none: most clients need some text."""
 
 WINDOW = 8192
-"""Said where no engine answers that could tell its own."""
+"""The window in a snippet where no engine answers."""
 
 
-class ClientSetup(msgspec.Struct, frozen=True):
+class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):
     """One client's setup. `place` is the file or the environment that the snippet belongs into, `changes` the keys that
     it sets there, `missing` what the client needs and this version of the engine lacks."""
 
@@ -42,7 +42,7 @@ class ClientSetup(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ClientTarget:
     """The engine that the client is to use; `key` is the text a snippet has in the place of a key, `keyed` whether one
     is needed."""
 
@@ -64,7 +64,7 @@ def setup_for(client: str, url: str | None, model: str) -> ClientSetup:
     return msgspec.structs.replace(setup, notes=[*_key_notes(client, target), *setup.notes])
 
 
-def _target(url: str | None, model: str) -> Target:
+def _target(url: str | None, model: str) -> ClientTarget:
     address = address_of(url)
     name = model if model in BUILT_IN else Path(model).stem
     window = WINDOW
@@ -75,7 +75,7 @@ def _target(url: str | None, model: str) -> Target:
     else:
         if found.model is not None:
             name, window = found.model.name, found.model.max_len
-    return Target(address.url, name, window, bool(_labels()))
+    return ClientTarget(address.url, name, window, bool(_labels()))
 
 
 def _labels() -> set[str]:
@@ -87,7 +87,7 @@ def _labels() -> set[str]:
     return {secret.label for secret in held} - set(TOKENS)
 
 
-def _key_notes(client: str, target: Target) -> list[str]:
+def _key_notes(client: str, target: ClientTarget) -> list[str]:
     if not target.keyed:
         return ["the engine has no API keys, so any text will do as the key"]
     if client in _labels():
@@ -108,7 +108,7 @@ def _lacks_tools() -> list[str]:
     return [refused] if "tools" in NOT_BUILT else []
 
 
-def _openai(target: Target) -> ClientSetup:
+def _openai(target: ClientTarget) -> ClientSetup:
     key = f'os.environ["{KEY_VARIABLE}"]' if target.keyed else f'"{NO_KEY}"'
     snippet = f"""{"import os" + chr(10) * 2 if target.keyed else ""}from openai import OpenAI
 
@@ -132,7 +132,7 @@ print(answer.choices[0].message.content)
     )
 
 
-def _opencode(target: Target) -> ClientSetup:
+def _opencode(target: ClientTarget) -> ClientSetup:
     document = {
         "$schema": "https://opencode.ai/config.json",
         "provider": {
@@ -165,7 +165,7 @@ def _opencode(target: Target) -> ClientSetup:
     )
 
 
-def _open_webui(target: Target) -> ClientSetup:
+def _open_webui(target: ClientTarget) -> ClientSetup:
     key = f"${{{KEY_VARIABLE}}}" if target.keyed else NO_KEY
     snippet = f"OPENAI_API_BASE_URLS={target.base}\nOPENAI_API_KEYS={key}\nENABLE_OLLAMA_API=false\n"
     return ClientSetup(
@@ -184,7 +184,7 @@ def _open_webui(target: Target) -> ClientSetup:
     )
 
 
-def _claude_code(target: Target) -> ClientSetup:
+def _claude_code(target: ClientTarget) -> ClientSetup:
     token = f"(the key in {KEY_VARIABLE})" if target.keyed else NO_KEY
     document = {
         "env": {
@@ -210,7 +210,7 @@ def _claude_code(target: Target) -> ClientSetup:
     )
 
 
-def _codex(target: Target) -> ClientSetup:
+def _codex(target: ClientTarget) -> ClientSetup:
     env_key = f"env_key = {json.dumps(KEY_VARIABLE)}\n" if target.keyed else ""
     snippet = (
         f'model = {json.dumps(target.model)}\nmodel_provider = "tandem"\n\n[model_providers.tandem]\nname = "Tandem"\n'
@@ -232,7 +232,7 @@ def _json(document: object) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-CLIENTS: dict[str, Callable[[Target], ClientSetup]] = {
+CLIENTS: dict[str, Callable[[ClientTarget], ClientSetup]] = {
     "openai": _openai,
     "opencode": _opencode,
     "open-webui": _open_webui,

@@ -1,4 +1,4 @@
-"""What `tandem doctor` looks at: one function for each thing that an engine on this box needs."""
+"""The checks of `tandem doctor`: one function for each thing that an engine on this box needs."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceMemory:
     """A memory that a model could run in: its figures, the floors that the settings give it, and how many cores share
-    a pass there."""
+    a decode round there."""
 
     name: str
     reading: MemoryReading
@@ -73,12 +73,12 @@ class Place:
 
     @property
     def floors(self) -> Floors:
-        """Raises ValueError where the settings' floors do not go with this memory."""
+        """Raises ValueError where the settings' floors are too high for this memory."""
         return default_floors(self.reading.total, self.settings.parallel_floor_gb, self.settings.kv_hard_floor_gb)
 
     @property
     def room(self) -> int:
-        """Bytes above the floor; below 0 where something holds them, none where the floors do not do."""
+        """Bytes above the floor: below 0 where other programs hold them, 0 where the floors are refused."""
         try:
             return self.reading.available - self.floors.floor
         except ValueError:
@@ -90,7 +90,7 @@ def examine(resolved: Resolved) -> DoctorReport:
     is neither known nor a file."""
     settings = resolved.settings
     driver, gpu = _driver(settings)
-    host = Place("host", open_probe().read(), settings, usable_cores().usable)
+    host = DeviceMemory("host", open_probe().read(), settings, usable_cores().usable)
     on_gpu = None if gpu is None else _gpu_place(gpu, settings)
     model, advice = _model(settings, on_gpu or host)
     lines = [
@@ -133,12 +133,12 @@ def _driver(settings: Settings) -> tuple[Line, Gpu | None]:
     return Line("driver", Verdict.OK, f"{version}{gpu.device} runs the model where it fits: {what}"), gpu
 
 
-def _gpu_place(gpu: Gpu, settings: Settings) -> Place:
-    """A GPU's memory. One whose free memory cannot be asked counts as empty. Cores do not limit a pass there."""
+def _gpu_place(gpu: Gpu, settings: Settings) -> DeviceMemory:
+    """A GPU's memory. Where its free memory is not known, all of it counts. Cores do not limit a decode round there."""
     state = read_gpu(gpu.index)
     total, free = (state.total, state.free) if state else (gpu.total, gpu.total)
     reading = MemoryReading(source=GPU, total=total, available=free, occupied=total - free, own=0)
-    return Place(gpu.device, reading, settings, cores=MOST_SLOTS)
+    return DeviceMemory(gpu.device, reading, settings, cores=MOST_SLOTS)
 
 
 def _torch() -> Line:
@@ -175,7 +175,7 @@ def _cores(settings: Settings) -> Line:
     return Line("cores", Verdict.NOTE, f"{threads} thread{'s' * (threads > 1)}: {cores.reason}")
 
 
-def _memory(what: str, place: Place) -> Line:
+def _memory(what: str, place: DeviceMemory) -> Line:
     reading = place.reading
     try:
         floors = place.floors
@@ -278,8 +278,8 @@ def _colours(environ: Mapping[str, str]) -> str:
     return "256 colours" if "256color" in term else "16 colours"
 
 
-def _model(settings: Settings, place: Place) -> tuple[list[Line], SlotAdvice | None]:
-    """What is to be said of the model, and the advice where its file can be read."""
+def _model(settings: Settings, place: DeviceMemory) -> tuple[list[Line], SlotAdvice | None]:
+    """The lines about the model, and the advice where its file can be read."""
     from engine.models.catalog import UnknownModel
     from engine.models.catalog import resolve as find
     from engine.models.weights.gguf import DamagedModel, UnsupportedModel
@@ -302,7 +302,7 @@ def _model(settings: Settings, place: Place) -> tuple[list[Line], SlotAdvice | N
     return [*lines, Line("model", Verdict.OK, f"{path}, {size(path.stat().st_size)}")], advice
 
 
-def _advise(path: Path, settings: Settings, place: Place) -> SlotAdvice:
+def _advise(path: Path, settings: Settings, place: DeviceMemory) -> SlotAdvice:
     """Raises DamagedModel or UnsupportedModel."""
     from engine.core.boot import SIDE_WINDOW
     from engine.models.gguf_config import checked_config
@@ -314,7 +314,7 @@ def _advise(path: Path, settings: Settings, place: Place) -> SlotAdvice:
     main = min(settings.max_len or config.context, config.context)
     name = settings.model if settings.model in BUILT_IN else path.stem
     served = next((one for one in running_engines() if one.model is not None and one.model.name == name), None)
-    # What an engine of this model holds already is not taken a second time.
+    # Memory that a running engine of this model holds counts as available: it is not needed twice.
     held = 0 if served is None else served.memory.split.weights + served.memory.split.kv_committed
     return recommend(
         row_bytes=kv_layout(config).row_bytes,

@@ -12,7 +12,7 @@ import typer
 
 from tandem import output
 from tandem.client.register import registered, write_launch
-from tandem.client.unrecorded import settled_address
+from tandem.client.unrecorded import configured_address
 from tandem.exits import CommandError
 from tandem.service.claims import claimed
 from tandem.service.rotation import LOG_NAME, RotatingLog
@@ -49,7 +49,7 @@ def supervise(
             drain_s=settings.drain_timeout,
             pid=os.getpid(),
             as_json=settings.log_format != "text",
-            probe=HealthProbe(settled_address(settings, folder)),
+            probe=HealthProbe(configured_address(settings, folder)),
         )
         for sentence in unwritten:
             supervisor.say("warning", sentence)

@@ -28,7 +28,7 @@ def hold_lock() -> Path:
 @contextmanager
 def claimed(port: int, state_dir: Path) -> Iterator[None]:
     """Hold the state directory and the port for this supervisor, also while its engine is down. Port 0 is whichever is
-    free, so nobody can want it too. Raises CommandError (exit 5; 2 where the directory cannot be used)."""
+    free, so no other can claim it. Raises CommandError (exit 5; 2 where the directory cannot be used)."""
     try:
         prepare(state_dir)
     except StateDirUnusable as why:
@@ -39,7 +39,7 @@ def claimed(port: int, state_dir: Path) -> Iterator[None]:
             if port:
                 stack.enter_context(held(port_lock(port)))
         except Held:
-            # What this one took is not what stands in its way.
+            # Release the locks of this process first, or the check would find them.
             stack.close()
             check_unclaimed(port, state_dir)
             raise CommandError(f"the supervisor of {state_dir} has just begun", Exit.REFUSED) from None
@@ -70,7 +70,7 @@ def check_unclaimed(port: int, state_dir: Path) -> None:
 
 
 def _comes_from(pid: int) -> bool:
-    """Whether this process is that one or descends from it."""
+    """Whether this process is the process `pid` or one of its descendants."""
     import psutil
 
     return pid == os.getpid() or any(parent.pid == pid for parent in psutil.Process().parents())
@@ -78,7 +78,7 @@ def _comes_from(pid: int) -> bool:
 
 def end_with(parent: int) -> None:
     """Have the kernel send SIGTERM to this process when its parent ends, so that no engine outlives its supervisor or
-    the command that it serves alone. `parent` is the process that began this one, which may have ended since."""
+    the command that it serves alone. `parent` is the process that started this one; it may have ended meanwhile."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -21,11 +21,11 @@ from engine.process.locks import Held, held, holder, process_words
 from engine.process.private_files import make_private, read_private, write_private
 from tandem import output
 from tandem.client.register import Launch, Running, read_launch, running
-from tandem.client.wire import Address, Refused, Unreachable, health
+from tandem.client.wire import Address, NoAnswer, Refused, health
 from tandem.exits import CommandError, Exit
 from tandem.service import unit
 from tandem.service.claims import hold_lock
-from tandem.service.launching import check_again, end, entered, environment_of, launch
+from tandem.service.launching import check_restartable, end_engine, environment_of, launch, working_in
 from tandem.settings.paths import state_root
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ POLL_S = 0.2
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left where a hold ends without restoring: `hold.json` in the folder that all engines of a user share."""
+    """`hold.json` in the folder that all engines of a user share: what a hold stopped. It stays after a crash."""
 
     pid: int
     since: float
@@ -58,7 +58,7 @@ class Stopped:
 
     state_dir: Path
     unit: str | None
-    how: Launch | None
+    launch: Launch | None
     environ: dict[str, str]
 
 
@@ -94,7 +94,7 @@ def _stop_and_run(
     _check(engines, drain=drain)
     ways = [_how(engine) for engine in engines]
     until = time.time() + seconds
-    said = shlex.join(command)
+    shown = shlex.join(command)
     if not engines:
         output.note("no engine runs; there will be none to start again")
     else:
@@ -103,7 +103,7 @@ def _stop_and_run(
                 pid=os.getpid(),
                 since=time.time(),
                 until=until,
-                command=said,
+                command=shown,
                 state_dirs=[str(one.state_dir) for one in ways if one.unit is None],
                 units=[one.unit for one in ways if one.unit is not None],
             )
@@ -111,10 +111,10 @@ def _stop_and_run(
     for engine, way in zip(engines, ways, strict=True):
         output.note(f"stopping {engine}")
         stopped.append(way)
-        end(engine)
+        end_engine(engine)
     if signals:
         return 128 + signals[0]
-    output.note(f"running {said}, until {_clock(until)} at the latest")
+    output.note(f"running {shown}, until {_clock(until)} at the latest")
     return _run(command, seconds, signals)
 
 
@@ -136,7 +136,7 @@ def _requests(engine: Running) -> int:
         return 0
     try:
         parallel = health(Address.of_engine(engine.record)).parallel
-    except (Unreachable, Refused):
+    except (NoAnswer, Refused):
         return 0
     return parallel.running + parallel.waiting
 
@@ -148,22 +148,22 @@ def _how(engine: Running) -> Stopped:
     if by is None:
         if how is None:
             raise CommandError(f"how {engine} was started is not known any more; `tandem stop` ends it", Exit.REFUSED)
-        # What would keep it from starting again is found out before it is stopped.
-        check_again(how, environ)
+        # Checked before the engine is stopped: it must be able to start again.
+        check_restartable(how, environ)
     return Stopped(engine.state_dir, by, how, environ)
 
 
 def _restore(one: Stopped, wait_s: float) -> bool:
     """Start a service again; False, and a line, where that fails."""
     try:
-        if Running.there(one.state_dir) is not None:
+        if Running.find(one.state_dir) is not None:
             return True
         if one.unit is not None:
             unit.manage("start", one.unit)
-        elif one.how is not None:
+        elif one.launch is not None:
             output.note(f"starting the engine of {one.state_dir} again")
-            with entered(one.how.folder):
-                launch(one.how.to_flags(), wait_s=wait_s, environ=one.environ)
+            with working_in(one.launch.folder):
+                launch(one.launch.to_flags(), wait_s=wait_s, environ=one.environ)
     except (CommandError, OSError) as why:
         output.error(f"the engine of {one.state_dir} did not start again: {why}")
         return False
@@ -188,8 +188,8 @@ def _run(command: list[str], seconds: float, signals: list[int]) -> int:
             output.warn(f"the time is up; ending {command[0]}")
             _end_tree(child)
             return TIMED_OUT_EXIT
-        # Ctrl-C reaches the command by itself, and it is the command's to answer. What came while the command was being
-        # started counts.
+        # The terminal sends Ctrl-C to the command too, which decides what it means. Signals that arrived while the
+        # command was being started count.
         if ending := [number for number in signals if number != signal.SIGINT]:
             _end_tree(child)
             return 128 + ending[0]
@@ -205,7 +205,7 @@ def _end_tree(child: subprocess.Popen[bytes]) -> None:
             with suppress(psutil.NoSuchProcess):
                 one.send_signal(number)
         _, left = psutil.wait_procs(family, timeout=GRACE_S)
-        # What does not listen may have started more.
+        # A process that ignored SIGTERM may have started others.
         family = _with_children(left)
     child.wait()
 
@@ -222,7 +222,7 @@ def _with_children(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """Note SIGINT, SIGTERM and SIGHUP instead of ending by them: what was stopped must be started again."""
+    """Record SIGINT, SIGTERM and SIGHUP instead of ending: the stopped engines must be started again."""
     noted: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -247,7 +247,7 @@ def write_note(note: Note) -> None:
 
 
 def remove_note() -> None:
-    # A read-only disk refuses to remove even what is not there.
+    # A read-only disk refuses to remove even a file that does not exist.
     if note_path().exists():
         note_path().unlink(missing_ok=True)
 
@@ -260,7 +260,7 @@ def read_note() -> Note | None:
 
 
 def _ended(note: Note) -> bool:
-    """Whether the hold that wrote the note is no more."""
+    """Whether the process of the hold that wrote the note has ended."""
     import psutil
 
     try:
@@ -270,13 +270,13 @@ def _ended(note: Note) -> bool:
 
 
 def _clock(moment: float) -> str:
-    """A time of day to come, with its date where the day after has it too."""
+    """A future time of day, with its date where it is more than a day away."""
     at = datetime.fromtimestamp(moment)
     return f"{at:%H:%M:%S}" if moment - time.time() < 86_400 else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def describe_hold() -> str | None:
-    """What a person should know of a hold that lasts, or that ended and left services stopped; None without one."""
+    """A sentence about the hold in force, or about one that crashed and left services stopped; None without one."""
     note = read_note()
     if note is None:
         return None
@@ -292,7 +292,7 @@ def describe_hold() -> str | None:
 
 
 def restore_after_crash(wait_s: float) -> bool:
-    """Start what a hold that is no more had stopped. False where there is nothing of the kind."""
+    """Start the services that a crashed hold left stopped. False where there are none."""
     note = read_note()
     if note is None or not _ended(note):
         return False

@@ -34,7 +34,7 @@ from tandem.settings.table import ALIAS_PREFIXES, PREFIX, Settings
 POLL_S = 0.1
 TAIL_LINES = 20
 OWN_LOG_NAME = "supervisor.log"
-"""What a supervisor says before it can write to the engine's log."""
+"""The supervisor's output until it can write to the engine's log."""
 
 
 def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = None) -> None:
@@ -65,21 +65,21 @@ def launch(flags: Flags, *, wait_s: float, environ: Mapping[str, str] | None = N
     while time.monotonic() < deadline:
         if (code := child.poll()) is not None:
             known = Exit(code) if code in set(Exit) and code else Exit.FAILURE
-            raise CommandError(f"the engine ended while it started (exit {code}):\n{_said(folder)}", known)
+            raise CommandError(f"the engine ended while it started (exit {code}):\n{_log_tail(folder)}", known)
         if (ready := _ready(folder, child.pid, environ)) is not None:
             output.note(f"ready at {ready}, watched by {child.pid}); log: {folder / LOG_NAME}")
             return
         time.sleep(POLL_S)
     raise CommandError(
         f"not ready within {wait_s:g} s; it goes on loading (`tandem status` tells, `tandem stop` ends it):\n"
-        f"{_said(folder)}",
+        f"{_log_tail(folder)}",
         Exit.NOT_READY,
     )
 
 
 def _ready(folder: Path, supervisor: int, environ: Mapping[str, str]) -> str | None:
-    """Address and process of the engine that a supervisor has seen ready; None where it has not. Where the state
-    directory takes neither the supervisor's report nor the engine's record, the engine is asked."""
+    """Address and process of the engine once its supervisor reports it ready, else None. The engine itself is asked
+    where the state directory could not take the report and the record."""
     report, record = read_report(folder), read_record(folder)
     reported = report is not None and report.pid == supervisor
     if reported and report is not None and report.state is not State.WATCHING:
@@ -95,14 +95,14 @@ def _ready(folder: Path, supervisor: int, environ: Mapping[str, str]) -> str | N
 
 
 def _own_log(folder: Path) -> IO[bytes]:
-    """Where a supervisor's own words go; nowhere, where the state directory takes none."""
+    """The file of the supervisor's output; the null device where the state directory cannot be written."""
     try:
         return os.fdopen(open_private(folder / OWN_LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
     except OSError:
         return open(os.devnull, "wb")
 
 
-def end(engine: Running, timeout_s: float | None = None) -> None:
+def end_engine(engine: Running, timeout_s: float | None = None) -> None:
     """Ask an engine to drain and end, with its supervisor where it has one, and kill them after `timeout_s`."""
     supervised = engine.supervisor is not None
     if timeout_s is None:
@@ -117,14 +117,14 @@ def end(engine: Running, timeout_s: float | None = None) -> None:
         )
     if pid is None or not _signal(pid, signal.SIGTERM):
         return
-    if not _wait_for(lambda: Running.there(engine.state_dir) is None, timeout_s):
-        left = Running.there(engine.state_dir)
+    if not _wait_for(lambda: Running.find(engine.state_dir) is None, timeout_s):
+        left = Running.find(engine.state_dir)
         for one in (left.pid, left.supervisor) if left else ():
-            if one and Running.there(engine.state_dir) is not None:
+            if one and Running.find(engine.state_dir) is not None:
                 output.warn(f"process {one} did not end within {timeout_s:g} s; killing it")
                 _signal(one, signal.SIGKILL)
-                _wait_for(lambda: Running.there(engine.state_dir) is None, 5.0)
-        if Running.there(engine.state_dir) is not None:
+                _wait_for(lambda: Running.find(engine.state_dir) is None, 5.0)
+        if Running.find(engine.state_dir) is not None:
             raise CommandError(f"process {pid} cannot be killed")
     report = read_report(engine.state_dir) if supervised else None
     if report is not None and report.reason and report.pid == pid:
@@ -132,7 +132,7 @@ def end(engine: Running, timeout_s: float | None = None) -> None:
 
 
 def _drain_timeout(environ: Mapping[str, str]) -> float:
-    """What the settings say, the default where they do not parse any more: an engine must always end."""
+    """The drain time of the settings. The default where they no longer parse: an engine must be able to end."""
     try:
         return resolve(environ=environ).settings.drain_timeout
     except CommandError as why:
@@ -141,8 +141,9 @@ def _drain_timeout(environ: Mapping[str, str]) -> float:
 
 
 @contextmanager
-def entered(folder: str) -> Iterator[None]:
-    """Be where an engine was started, for what its flags name from there. Raises CommandError (exit 5)."""
+def working_in(folder: str) -> Iterator[None]:
+    """Change to the folder that an engine was started in, since its flags may hold relative paths. Raises CommandError
+    (exit 5)."""
     try:
         before = Path.cwd()
     except FileNotFoundError:
@@ -161,17 +162,17 @@ def entered(folder: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def check_again(how: Launch, environ: Mapping[str, str]) -> None:
-    """Raises CommandError where an engine could not start again as it did: its settings do not parse any more, or
-    where it was started or what it serves has gone."""
-    with entered(how.folder):
+def check_restartable(how: Launch, environ: Mapping[str, str]) -> None:
+    """Raises CommandError where an engine could not be started again: its settings no longer parse, or its folder or
+    model is gone."""
+    with working_in(how.folder):
         resolved = resolve(how.to_flags(), environ)
         check_host(resolved)
         find_model(resolved.settings.model)
 
 
 def environment_of(engine: Running) -> dict[str, str]:
-    """This process's environment with the settings that the engine's had, where this one does not have them itself."""
+    """The environment of this process, with the settings of the engine's environment that it does not set itself."""
     kept = {}
     with suppress(OSError):
         raw = Path(f"/proc/{engine.supervisor or engine.pid}/environ").read_bytes()
@@ -198,11 +199,11 @@ def _wait_for(done: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def _said(folder: Path) -> str:
-    """The end of what a start wrote: of the supervisor's own words, else of the engine's log."""
+def _log_tail(folder: Path) -> str:
+    """The last lines of the supervisor's output, else of the engine's log."""
     for name in (OWN_LOG_NAME, LOG_NAME):
         with suppress(FileNotFoundError), (folder / name).open(encoding="utf-8", errors="replace") as log:
             if words := "".join(deque(log, maxlen=TAIL_LINES)).rstrip():
                 return words
-    # A full disk takes no words about itself.
+    # A full disk explains an empty log.
     return f"(the log is empty; its disk has {shutil.disk_usage(folder).free >> 20} MiB free)"

@@ -1,7 +1,7 @@
-"""How log lines look and how they leave the process: text for a person at a terminal, JSON lines for everything else.
+"""Sets up logging of an engine: text at a terminal, JSON lines otherwise.
 
-They go to stderr through a queue and a thread of its own, so that a terminal that is held, a pipe that nobody reads or
-a stopped supervisor costs lines and never holds up whoever logs.
+Log lines go to stderr through a queue and a thread of their own. A paused terminal, a pipe that nobody reads or a
+stopped supervisor therefore loses lines and never blocks a thread that logs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ def configure(log_format: str) -> LineWriter:
 
     def gap(count: int) -> bytes:
         words = "%d log lines are missing here: nobody read them, or stderr took no more"
-        record = logging.LogRecord("tandem.log", logging.WARNING, __file__, 0, words, (count,), None)
+        record = logging.LogRecord(
+            name="tandem.log",
+            level=logging.WARNING,
+            pathname=__file__,
+            lineno=0,
+            msg=words,
+            args=(count,),
+            exc_info=None,
+        )
         return encode(formatter.format(record) + "\n")
 
     terminal = stream.isatty()

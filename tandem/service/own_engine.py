@@ -15,7 +15,7 @@ from engine.process.state_dir import read_record
 from engine.protocol import Status
 from tandem import output
 from tandem.client.register import running
-from tandem.client.wire import Address, Refused, Unreachable, health
+from tandem.client.wire import Address, NoAnswer, Refused, health
 from tandem.exits import CommandError, Exit
 from tandem.service.preflight import find_model
 from tandem.settings.flags import to_arguments
@@ -51,7 +51,7 @@ def engine_for(url: str | None, flags: Flags, *, slots: int, own: bool) -> Itera
 def _own(flags: Flags, slots: int) -> Iterator[Address]:
     wanted = resolve(flags).settings.model
     path, name = find_model(wanted)
-    # By its name where it has one, which the report then shows.
+    # A name is passed on as a name, so that the report shows it.
     model = wanted if name == wanted else path
     with tempfile.TemporaryDirectory(prefix="tandem-") as folder:
         log_path = Path(folder) / "engine.log"
@@ -59,12 +59,8 @@ def _own(flags: Flags, slots: int) -> Iterator[Address]:
         command += [*to_arguments(flags), f"--model={model}", f"--parallel={slots}", "--host=127.0.0.1", "--port=0"]
         command.append(f"--state-dir={folder}")
         output.note(f"starting an engine of its own with {slots} slots")
-        # It serves this command alone, on a port that nobody else is told: the user's API keys are not for it.
-        environ = os.environ | {"TANDEM_SECRETS_FILE": str(Path(folder) / "secrets.json")}
         with log_path.open("wb") as log:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True
-            )
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:
             yield _ready(child, Path(folder), log_path)
         finally:
@@ -88,7 +84,7 @@ def _ready(child: subprocess.Popen[bytes], folder: Path, log_path: Path) -> Addr
             try:
                 if health(address).status == Status.OK:
                     return address
-            except (Unreachable, Refused):
+            except (NoAnswer, Refused):
                 pass
         time.sleep(POLL_S)
     raise CommandError(f"the engine was not ready within {READY_S:g} s", Exit.NOT_READY)

@@ -72,14 +72,14 @@ def check_free(settings: Settings) -> None:
 def check_floors(resolved: Resolved) -> None:
     """Refuse floors above which no request could ever run (exit 2), or none could now (exit 5).
 
-    A GPU is asked for its size alone: the engine, which holds it then, looks at what is free there.
+    Of a GPU only the size is read. The engine checks its free memory when it holds the GPU.
     """
     settings = resolved.settings
     floor, hard = settings.parallel_floor_gb, settings.kv_hard_floor_gb
     if floor is None and hard is None:
         return
     setting = BY_NAME["parallel_floor_gb" if hard is None else "kv_hard_floor_gb"]
-    said = resolved.origins[setting.name].name or setting.variable
+    name = resolved.origins[setting.name].name or setting.variable
     memory = open_probe().read()
     gpu = _gpu_bytes(settings)
     try:
@@ -88,7 +88,7 @@ def check_floors(resolved: Resolved) -> None:
         raise CommandError(str(why), Exit.USAGE) from why
     if gpu is None and kept >= memory.available:
         raise CommandError(
-            f"{said} keeps {size(kept)} free whatever runs, and {size(memory.available)} are available "
+            f"{name} keeps {size(kept)} free whatever runs, and {size(memory.available)} are available "
             f"({memory.source}): no request could run; lower it, or free memory",
             Exit.REFUSED,
         )

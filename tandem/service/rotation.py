@@ -38,7 +38,7 @@ class RotatingLog:
         """The last line that was not empty."""
 
     def write(self, lines: bytes) -> None:
-        """Write `lines`, which end in a line's end."""
+        """Write `lines`, which end in a newline."""
         words = lines.strip().rpartition(b"\n")[2].decode("utf-8", "replace")
         with self._lock:
             self.last_line = words or self.last_line
@@ -58,7 +58,7 @@ class RotatingLog:
         """Begin a new file, if the present one has anything in it."""
         with self._lock, contextlib.suppress(OSError):
             self._close()
-            # Those of an earlier version may be wider.
+            # Files of an earlier version may be readable by others.
             for number in range(self._kept + 1):
                 with contextlib.suppress(FileNotFoundError):
                     narrow(numbered(self._path, number))
@@ -100,7 +100,7 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def pump(source: IO[bytes], log: RotatingLog) -> None:
-    """Write what comes from `source` to `log` until it ends, in whole lines; one without an end is cut at 64 KiB."""
+    """Copy `source` to `log` in whole lines until it ends. A line longer than 64 KiB is cut."""
     pending = b""
     while chunk := os.read(source.fileno(), 65536):
         pending += chunk
@@ -129,8 +129,8 @@ def read_back(path: Path, count: int) -> tuple[list[str], TextIO]:
 
 
 def follow(path: Path, file: TextIO, *, ended: Callable[[], bool] = lambda: False) -> Iterator[str]:
-    """Every line written to the log at `path` after where `file`, its newest, stands, through rotations and restarts,
-    until `ended`. Closes what it opens."""
+    """Yield every line written to the log at `path` from the position of `file`, its newest file, through rotations and
+    restarts, until `ended`. Closes what it opens."""
     pending = ""
     try:
         while True:
@@ -158,7 +158,7 @@ def _reading(path: Path) -> TextIO:
 
 
 def _inode(path: Path) -> int | None:
-    """Which file `path` is; None where there is none."""
+    """The inode of `path`; None where there is no file."""
     try:
         return path.lstat().st_ino
     except FileNotFoundError:

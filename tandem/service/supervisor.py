@@ -1,4 +1,4 @@
-"""Runs an engine as its child: watches it, restarts it, ends it, and keeps its log."""
+"""Runs an engine as a child process: watches it, restarts it, ends it, and keeps its log."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from engine.process.notify import standstill
 from engine.process.state_dir import ServiceRecord, read_record
 from engine.protocol import Status, decode_health
 from tandem.client.unrecorded import answers_unrecorded
-from tandem.client.wire import Address, Unreachable, get
+from tandem.client.wire import Address, NoAnswer, get
 from tandem.exits import Exit
 from tandem.service import watchdog
 from tandem.service.rotation import RotatingLog, pump
 from tandem.service.supervisor_report import Report, State, write_report
-from tandem.service.watchdog import Decision, Finished, GiveUp, Nothing, Policy, Restart, Seen
+from tandem.service.watchdog import Decision, Done, GiveUp, Nothing, Policy, ProbeResult, Restart
 
 LAST_WORDS_S = 5.0
-"""How long a hung engine may take to write down where its threads stand before it is killed."""
+"""How long a hung engine may take to write its threads' stacks before it is killed."""
 
 STARTING_PROBE_S = 0.25
-"""Between two probes of an engine that has not been ready yet, so that whoever waits for it hears of it soon."""
+"""Between two probes of an engine that was not ready yet, so that a waiting `tandem start` returns soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Signalled:
 @dataclass(frozen=True, slots=True)
 class Probed:
     pid: int
-    seen: Seen
+    result: ProbeResult
     detail: str
 
 
@@ -53,8 +53,8 @@ class Exited:
 
 
 Event = Signalled | Probed | Exited
-Probe = Callable[[Path, int, float], tuple[Seen, str]]
-"""Asks the engine of a state directory and a process how it is, for at most some seconds."""
+Probe = Callable[[Path, int, float], tuple[ProbeResult, str]]
+"""Asks the engine of a state directory and process id for its state, within a number of seconds."""
 
 
 class HealthProbe:
@@ -66,38 +66,38 @@ class HealthProbe:
         self._known: ServiceRecord | None = None
         self._unrecorded = unrecorded
 
-    def __call__(self, state_dir: Path, pid: int, within_s: float) -> tuple[Seen, str]:
+    def __call__(self, state_dir: Path, pid: int, within_s: float) -> tuple[ProbeResult, str]:
         if self._known is None or self._known.pid != pid:
             self._known = read_record(state_dir)
         if self._known is None or self._known.pid != pid:
             if self._unrecorded is None or not answers_unrecorded(self._unrecorded, state_dir, within_s):
-                return Seen.SILENT, "it has not opened its port"
+                return ProbeResult.SILENT, "it has not opened its port"
             return ask_health(self._unrecorded, within_s)
         return ask_health(Address.of_engine(self._known), within_s)
 
 
-def ask_health(address: Address, within_s: float) -> tuple[Seen, str]:
-    """What the engine at an address says of itself, judged."""
+def ask_health(address: Address, within_s: float) -> tuple[ProbeResult, str]:
+    """The result of a probe of the engine at an address."""
     try:
         code, body = get(address, "/health", timeout_s=within_s)
         found = decode_health(body) if body else None
-    except Unreachable as why:
-        return Seen.SILENT, f"no answer from {address.url} ({why.__cause__ or why.message})"
+    except NoAnswer as why:
+        return ProbeResult.SILENT, f"no answer from {address.url} ({why.__cause__ or why.message})"
     except msgspec.MsgspecError as why:
-        return Seen.SILENT, f"what answers on its port is not it: {why}"
+        return ProbeResult.SILENT, f"what answers on its port is not it: {why}"
     if found is None:
-        # On an address of the network the body is for whoever has a token; the status says enough to leave it alone.
-        return (Seen.OK if code == 200 else Seen.LOADING), ""
+        # Over the network the body needs a token. The status alone shows that the engine answers.
+        return (ProbeResult.OK if code == 200 else ProbeResult.LOADING), ""
     if found.status is Status.LOADING:
-        return Seen.LOADING, ""
+        return ProbeResult.LOADING, ""
     if found.status is Status.DRAINING:
-        return Seen.DRAINING, ""
+        return ProbeResult.DRAINING, ""
     stuck = standstill(found)
-    return (Seen.OK, "") if stuck is None else (Seen.STUCK, stuck)
+    return (ProbeResult.OK, "") if stuck is None else (ProbeResult.STUCK, stuck)
 
 
 class Supervisor:
-    """One engine's life after life. `run` is to be called on the main thread: it takes the signals."""
+    """Runs one engine and its restarts. Call `run` on the main thread: it handles the signals."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Supervisor:
         ended as told, else the engine's."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, _frame: self._events.put(Signalled(number)))
-        watch: watchdog.Watch | None = None
+        watch: watchdog.WatchState | None = None
         while True:
             watch = watchdog.started(watch, time.monotonic())
             life = self._start()
@@ -139,20 +139,27 @@ class Supervisor:
                 self._restarting(decision.cause)
                 if self._pause(decision.pause_s):
                     continue
-                decision, code = Finished(), 0
+                decision, code = Done(), 0
             if isinstance(decision, GiveUp):
                 self.say("error", f"given up: {decision.reason}")
-                self._tell(State.GAVE_UP, reason=decision.reason)
+                self._report_state(State.GAVE_UP, reason=decision.reason)
                 return code if code > 0 else Exit.FAILURE
-            self._tell(State.ENDED, reason="it had to be killed" if self._killed else None)
+            self._report_state(State.ENDED, reason="it had to be killed" if self._killed else None)
             return max(code, 0)
 
     def _start(self) -> _Life:
-        life = _Life(self._command, self._log, self._events, self._state_dir, self._policy, self._probe)
-        self._tell(State.STARTING, engine_pid=life.pid)
+        life = _Life(
+            self._command,
+            log=self._log,
+            events=self._events,
+            state_dir=self._state_dir,
+            policy=self._policy,
+            probe=self._probe,
+        )
+        self._report_state(State.STARTING, engine_pid=life.pid)
         return life
 
-    def _watch(self, life: _Life, watch: watchdog.Watch) -> tuple[Decision, watchdog.Watch]:
+    def _watch(self, life: _Life, watch: watchdog.WatchState) -> tuple[Decision, watchdog.WatchState]:
         """Until the engine has ended or must be ended."""
         kill_at: float | None = None
         while True:
@@ -169,16 +176,16 @@ class Supervisor:
                     if not self._stopping:
                         self._stopping = True
                         kill_at = time.monotonic() + self._end_s
-                        self._tell(State.ENDING, engine_pid=life.pid)
+                        self._report_state(State.ENDING, engine_pid=life.pid)
                 case Exited(pid=life.pid, code=code):
-                    words = how_it_ended(code, self._log.last_line)
+                    words = describe_end(code, self._log.last_line)
                     watch, decision = watchdog.exited(self._policy, watch, code, words)
                     if self._stopping:
-                        decision = Finished()
-                case Probed(pid=life.pid, seen=seen, detail=detail) if not self._stopping:
-                    watch, decision = watchdog.probed(self._policy, watch, time.monotonic(), seen, detail)
-                    if seen is Seen.OK and self._report.state is State.STARTING:
-                        self._tell(State.WATCHING, engine_pid=life.pid)
+                        decision = Done()
+                case Probed(pid=life.pid, result=result, detail=detail) if not self._stopping:
+                    watch, decision = watchdog.probed(self._policy, watch, time.monotonic(), result, detail)
+                    if result is ProbeResult.OK and self._report.state is State.STARTING:
+                        self._report_state(State.WATCHING, engine_pid=life.pid)
                 case _:
                     pass
             if not isinstance(decision, Nothing):
@@ -203,9 +210,9 @@ class Supervisor:
         self._report = msgspec.structs.replace(
             self._report, restarts=self._report.restarts + 1, last_restart=time.time(), last_cause=cause
         )
-        self._tell(State.PAUSING)
+        self._report_state(State.PAUSING)
 
-    def _tell(self, state: State, *, engine_pid: int | None = None, reason: str | None = None) -> None:
+    def _report_state(self, state: State, *, engine_pid: int | None = None, reason: str | None = None) -> None:
         """Report a new state."""
         self._report = msgspec.structs.replace(
             self._report, state=state, since=time.time(), engine_pid=engine_pid, reason=reason
@@ -213,7 +220,7 @@ class Supervisor:
         write_report(self._state_dir, self._report)
 
     def say(self, level: str, text: str) -> None:
-        """A line of the supervisor's own in the log, which looks as the engine's do."""
+        """Write a line of the supervisor into the log, in the engine's format."""
         now = datetime.now(UTC)
         if self._as_json:
             line = {"event": text, "level": level, "logger": "tandem.supervisor", "timestamp": now.isoformat()}
@@ -231,6 +238,7 @@ class _Life:
     def __init__(
         self,
         command: list[str],
+        *,
         log: RotatingLog,
         events: SimpleQueue[Event],
         state_dir: Path,
@@ -248,17 +256,18 @@ class _Life:
 
         def wait() -> None:
             code = self._process.wait()
-            # Its last words belong to the reason that is given for its end.
+            # The last log line belongs to the reason that is reported for the end.
             self._pump.join(1.0)
             events.put(Exited(self.pid, code))
 
         def ask() -> None:
-            seen = Seen.SILENT
-            while not self._over.wait(policy.probe_s if seen is Seen.OK else min(policy.probe_s, STARTING_PROBE_S)):
-                now_seen, detail = probe(state_dir, self.pid, policy.answer_s)
-                events.put(Probed(self.pid, now_seen, detail))
-                # Until it was ready once; a failure later is not to be counted any faster.
-                seen = now_seen if seen is not Seen.OK else seen
+            pause_s = min(policy.probe_s, STARTING_PROBE_S)
+            while not self._over.wait(pause_s):
+                result, detail = probe(state_dir, self.pid, policy.answer_s)
+                events.put(Probed(self.pid, result, detail))
+                if result is ProbeResult.OK:
+                    # Once the engine was ready, failures are counted at the usual pace.
+                    pause_s = policy.probe_s
 
         threading.Thread(target=wait, daemon=True).start()
         threading.Thread(target=ask, daemon=True).start()
@@ -268,7 +277,7 @@ class _Life:
             self._process.send_signal(number)
 
     def end(self, say: Callable[[str], None]) -> int:
-        """End what is left of it, which does not answer any more; returns its exit code."""
+        """End a process that does not answer any more. Returns its exit code."""
         self._over.set()
         if self._process.poll() is None:
             say(f"process {self.pid} is asked where its threads stand, then killed")
@@ -282,10 +291,10 @@ class _Life:
         return self._process.returncode
 
 
-def how_it_ended(code: int, last_line: str) -> str:
+def describe_end(code: int, last_line: str) -> str:
     """The end of a process in words, with the last line of its log where it ended by itself."""
     if code >= 0:
-        words = _words_of(last_line)
+        words = _event_of(last_line)
         return f"the engine ended with exit code {code}" + (f" ({words})" if words else "")
     try:
         name = signal.Signals(-code).name
@@ -295,8 +304,8 @@ def how_it_ended(code: int, last_line: str) -> str:
     return f"the engine was ended by {name}{by_kernel}"
 
 
-def _words_of(line: str) -> str:
-    """What a log line says, without its dress."""
+def _event_of(line: str) -> str:
+    """The event of a log line, without its time, level and logger."""
     try:
         event = msgspec.json.decode(line.encode(), type=dict[str, object]).get("event", line)
     except msgspec.MsgspecError:

@@ -15,18 +15,18 @@ from tandem.settings.paths import shipped
 
 TEMPLATE = "systemd/tandem.service"
 SLOWER_S = 5.0
-"""What `TimeoutStopSec` allows beyond the engine's own ending, so that systemd is not first to kill it."""
+"""Added to the engine's own time for its end in `TimeoutStopSec`, so that systemd does not kill it first."""
 
 LIMIT_INTERVAL_S = 600
 LIMIT_BURST = 6
 GROWING_PAUSES_SINCE = 254
-"""The systemd that has RestartSteps."""
+"""The first systemd version with RestartSteps."""
 
 ASK_S = 10.0
 BUSY = ("active", "activating", "reloading", "deactivating")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnitFacts:
     """What a unit is rendered from. `systemd` is the version it is for, None where that is not known."""
 
@@ -42,7 +42,7 @@ class UnitFacts:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A unit of ours that is there."""
+    """An installed unit of ours."""
 
     name: str
     path: Path
@@ -99,7 +99,7 @@ def quoted(word: str) -> str:
 
 
 def _path(path: Path) -> str:
-    """A path as a whole value, where quotes are none."""
+    """A path as the whole value of a line, where systemd reads quotes as characters."""
     text = str(path)
     if "\n" in text or text != text.strip():
         raise CommandError(f"a unit cannot carry the path {text!r}", Exit.USAGE)
@@ -118,7 +118,7 @@ def environment_text(values: dict[str, str]) -> str:
 
 
 def installed() -> list[Installed]:
-    """Every unit that was written here."""
+    """Every unit that `tandem service install` wrote."""
     found = []
     for path in sorted(units_folder().glob("*.service")):
         facts = dict(re.findall(r"^(Port|StateDir)=(.*)$", _section(path, "X-Tandem"), re.MULTILINE))
@@ -180,8 +180,8 @@ def manage(*words: str, wait_s: float = 300.0) -> None:
     except (OSError, subprocess.TimeoutExpired) as why:
         raise CommandError(f"`{' '.join(command)}` did not work: {why}") from why
     if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
-        raise CommandError(f"`{' '.join(command)}` did not work: {said}")
+        reason = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        raise CommandError(f"`{' '.join(command)}` did not work: {reason}")
 
 
 def systemd_version() -> int | None:
@@ -189,10 +189,10 @@ def systemd_version() -> int | None:
     if shutil.which("systemctl") is None:
         return None
     try:
-        said = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, timeout=ASK_S).stdout
+        printed = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, timeout=ASK_S).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.match(r"systemd (\d+)", said)
+    found = re.match(r"systemd (\d+)", printed)
     return int(found[1]) if found else None
 
 

@@ -1,7 +1,7 @@
-"""Decides when a service's engine is restarted and when that is given up: pure functions over what was seen of it.
+"""Decides when an engine is restarted and when the supervisor gives up: pure functions over probe results.
 
-The supervisor feeds in a probe every few seconds and the end of each process, with the time of its own clock; what
-comes back is the new state and one decision. Nothing here sleeps, signals or asks anything.
+The supervisor passes in a probe every few seconds and the end of each process, with its own clock's time. It gets
+back the new state and one decision. Nothing here sleeps, sends signals or asks an engine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Seen(StrEnum):
+class ProbeResult(StrEnum):
     """What one probe found."""
 
     OK = "ok"
@@ -24,7 +24,7 @@ class Seen(StrEnum):
     """No answer within the probe's time."""
 
 
-class Phase(StrEnum):
+class ProcessPhase(StrEnum):
     """What the process was last known to do."""
 
     STARTING = "starting"
@@ -35,11 +35,12 @@ class Phase(StrEnum):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The thresholds, times in seconds.
 
-    `probe_s` lies between two probes and an answer may take `answer_s`, so a slow engine is a healthy one. `failures`
-    probes in a row without a good answer make a serving engine hung. One that loads or drains may say so for as long
-    as it likes; without a word it is hung after `silent_load_s` or `silent_drain_s`, which are longer than any compiler
-    run or drain. The pause before a restart is `pause_s`, doubled with each up to `longest_pause_s`; after `restarts`
-    of them without `healthy_s` of good answers in between, the next failure is the last.
+    A probe is sent every `probe_s` and may take `answer_s`, so that a slow engine still counts as healthy. A serving
+    engine is hung after `failures` probes in a row without a good answer. An engine that answers that it loads or
+    drains may do so without a limit. One that does not answer is hung after `silent_load_s` or `silent_drain_s`, which
+    are longer than any compiler run or drain. The pause before a restart is `pause_s`, doubled with each up to
+    `longest_pause_s`. After `restarts` of them without `healthy_s` of good answers in between, the next failure ends
+    the service.
     """
 
     probe_s: float = 5.0
@@ -53,8 +54,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     healthy_s: float = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchState:
     """What is remembered of a service.
 
     `heard_at` is the last good answer of this process, or its start. `healthy_since` is the first of an unbroken row of
@@ -62,7 +63,7 @@ class Watch:
     """
 
     heard_at: float
-    phase: Phase = Phase.STARTING
+    phase: ProcessPhase = ProcessPhase.STARTING
     ever_ready: bool = False
     failures: int = 0
     healthy_since: float | None = None
@@ -71,7 +72,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """Leave it alone."""
+    """Let the process go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,55 +91,66 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """The engine ended because it was told to."""
+class Done:
+    """The engine ended on request."""
 
 
-Decision = Nothing | Restart | GiveUp | Finished
+Decision = Nothing | Restart | GiveUp | Done
 
 USAGE_EXIT = 2
-"""An engine that ends so was told something that no restart changes."""
+"""A restart does not change what an engine ended with this code for: its settings are wrong."""
 
 
-def started(watch: Watch | None, now: float) -> Watch:
+def started(watch: WatchState | None, now: float) -> WatchState:
     """The watch over a new process, the first or the next."""
     if watch is None:
-        return Watch(heard_at=now)
-    return replace(watch, heard_at=now, phase=Phase.STARTING, failures=0, healthy_since=None)
+        return WatchState(heard_at=now)
+    return replace(watch, heard_at=now, phase=ProcessPhase.STARTING, failures=0, healthy_since=None)
 
 
-def probed(policy: Policy, watch: Watch, now: float, seen: Seen, detail: str = "") -> tuple[Watch, Decision]:
+def probed(
+    policy: Policy, watch: WatchState, now: float, result: ProbeResult, detail: str = ""
+) -> tuple[WatchState, Decision]:
     """Judge a probe of the running process. `detail` says in words what went wrong with it."""
-    if seen is Seen.OK:
+    if result is ProbeResult.OK:
         since = now if watch.healthy_since is None else watch.healthy_since
         restarts = 0 if now - since >= policy.healthy_s else watch.restarts
-        return Watch(now, Phase.SERVING, True, 0, since, restarts), Nothing()
-    if seen in (Seen.LOADING, Seen.DRAINING):
-        phase = Phase.STARTING if seen is Seen.LOADING else Phase.DRAINING
+        healthy = WatchState(
+            heard_at=now, phase=ProcessPhase.SERVING, ever_ready=True, healthy_since=since, restarts=restarts
+        )
+        return healthy, Nothing()
+    if result in (ProbeResult.LOADING, ProbeResult.DRAINING):
+        phase = ProcessPhase.STARTING if result is ProbeResult.LOADING else ProcessPhase.DRAINING
         return replace(watch, heard_at=now, phase=phase, failures=0, healthy_since=None), Nothing()
     watch = replace(watch, healthy_since=None)
-    patience = {Phase.STARTING: policy.silent_load_s, Phase.DRAINING: policy.silent_drain_s, Phase.SERVING: 0.0}
+    patience = {
+        ProcessPhase.STARTING: policy.silent_load_s,
+        ProcessPhase.DRAINING: policy.silent_drain_s,
+        ProcessPhase.SERVING: 0.0,
+    }
     if now - watch.heard_at < patience[watch.phase]:
         return watch, Nothing()
     watch = replace(watch, failures=watch.failures + 1)
     if watch.failures < policy.failures:
         return watch, Nothing()
-    return _again(policy, watch, f"hung: {watch.failures} probes in a row failed, the last one: {detail or seen.value}")
+    return _restart(
+        policy, watch, f"hung: {watch.failures} probes in a row failed, the last one: {detail or result.value}"
+    )
 
 
-def exited(policy: Policy, watch: Watch, code: int, words: str) -> tuple[Watch, Decision]:
+def exited(policy: Policy, watch: WatchState, code: int, words: str) -> tuple[WatchState, Decision]:
     """Judge the end of a process that nobody here asked to end. `code` is negative for a signal; `words` say how it
     ended."""
-    if code == 0 or watch.phase is Phase.DRAINING:
-        return watch, Finished()
+    if code == 0 or watch.phase is ProcessPhase.DRAINING:
+        return watch, Done()
     if not watch.ever_ready:
         return watch, GiveUp(f"it never became ready: {words}")
     if code == USAGE_EXIT:
         return watch, GiveUp(f"a restart would change nothing: {words}")
-    return _again(policy, watch, words)
+    return _restart(policy, watch, words)
 
 
-def _again(policy: Policy, watch: Watch, cause: str) -> tuple[Watch, Decision]:
+def _restart(policy: Policy, watch: WatchState, cause: str) -> tuple[WatchState, Decision]:
     if watch.restarts >= policy.restarts:
         return watch, GiveUp(
             f"{watch.restarts} restarts in a row did not help (never well for {policy.healthy_s:g} s); last: {cause}"

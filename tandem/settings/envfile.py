@@ -14,7 +14,7 @@ _QUOTED = re.compile(r"(?P<quote>['\"])(?P<text>[^'\"]*)(?P=quote)(?:\s+#.*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EnvEntry:
     name: str
     value: str
     line: int
@@ -28,7 +28,7 @@ class BadLine:
     problem: str
 
 
-def read_env_file(path: Path) -> list[Entry]:
+def read_env_file(path: Path) -> list[EnvEntry]:
     """The entries of `path` in order. A `#` after a space starts a comment; quotes keep spaces and `#`.
 
     Raises CommandError (exit 2) naming file and line where a line is not a setting, and where the file cannot be read.
@@ -39,7 +39,7 @@ def read_env_file(path: Path) -> list[Entry]:
     return entries
 
 
-def scan_env_file(path: Path) -> tuple[list[Entry], list[BadLine]]:
+def scan_env_file(path: Path) -> tuple[list[EnvEntry], list[BadLine]]:
     """The entries of `path`, and its lines that are none. A byte order mark, as some editors leave, counts as neither.
 
     Raises CommandError (exit 2) where the file cannot be read.
@@ -48,7 +48,7 @@ def scan_env_file(path: Path) -> tuple[list[Entry], list[BadLine]]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as why:
         raise CommandError(f"{path}: cannot be read: {_why(why)}", Exit.USAGE) from why
-    entries: list[Entry] = []
+    entries: list[EnvEntry] = []
     bad: list[BadLine] = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
@@ -65,7 +65,7 @@ def scan_env_file(path: Path) -> tuple[list[Entry], list[BadLine]]:
                 BadLine(number, f"{named['name']} has unbalanced quotes; allowed: one word, or a value in quotes")
             )
             continue
-        entries.append(Entry(named["name"], valued["text"], number))
+        entries.append(EnvEntry(named["name"], valued["text"], number))
     return entries, bad
 
 

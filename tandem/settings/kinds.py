@@ -1,4 +1,4 @@
-"""The kinds of value that a setting takes: how its text is parsed, and how what is allowed is said."""
+"""The kinds of value that a setting takes: each parses a text and describes the allowed values."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.exits import CommandError, Exit
-from tandem.settings.envfile import Entry, read_env_file
+from tandem.settings.envfile import EnvEntry, read_env_file
 from tandem.settings.paths import CONFIG_DIR_VARIABLE, config_dir, shipped
 from tandem.settings.table import ALIAS_PREFIXES, BY_NAME, BY_VARIABLE, PREFIX, TABLE, Setting, Settings
 
@@ -28,7 +28,7 @@ FOREIGN = ("TANDEM_CACHE_DIR", "TANDEM_API_KEY")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ValueOrigin:
     """Where a value comes from: the layer, the place in it (a file and line), and the name it was written under."""
 
     layer: str
@@ -39,13 +39,13 @@ class Origin:
         return f"{self.layer} ({self.place})" if self.place else self.layer
 
 
-DEFAULT = Origin("default")
+DEFAULT = ValueOrigin("default")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     text: str
-    origin: Origin
+    origin: ValueOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Layer:
 
     name: str
     found: Mapping[str, Found]
-    unknown: tuple[Origin, ...] = ()
+    unknown: tuple[ValueOrigin, ...] = ()
     profile: str = ""
 
 
@@ -72,10 +72,10 @@ NO_FLAGS = Flags({})
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings in force, each value's origin by setting name, and what a person should be told once."""
+    """The settings in force, each value's origin by setting name, and the notes to show once."""
 
     settings: Settings
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, ValueOrigin]
     notes: tuple[str, ...]
 
 
@@ -84,7 +84,7 @@ def resolve(flags: Flags = NO_FLAGS, environ: Mapping[str, str] | None = None) -
     cannot be read, or two values contradict each other."""
     layers = read_layers(flags, os.environ if environ is None else environ)
     values: dict[str, object] = {}
-    origins: dict[str, Origin] = {}
+    origins: dict[str, ValueOrigin] = {}
     for setting in TABLE:
         for layer in layers:
             if found := layer.found.get(setting.name):
@@ -112,7 +112,9 @@ def parse(setting: Setting, found: Found) -> object:
 
 def read_layers(flags: Flags, environ: Mapping[str, str]) -> list[Layer]:
     """Every layer above the defaults, the strongest first."""
-    flag = Layer("flag", {n: Found(t, Origin("flag", "", BY_NAME[n].flag or n)) for n, t in flags.values.items() if t})
+    flag = Layer(
+        "flag", {n: Found(t, ValueOrigin("flag", "", BY_NAME[n].flag or n)) for n, t in flags.values.items() if t}
+    )
     layers = [flag, _layer("environment", environment(environ))]
     serve: list[Layer] = []
     for name, path in files(flags, environ):
@@ -126,7 +128,7 @@ def environment(environ: Mapping[str, str]) -> list[Found]:
     """The variables that may be settings. The whole environment is other programs' too: only the project's own prefix
     can hold a mistake."""
     return [
-        Found(text, Origin("environment", "", name))
+        Found(text, ValueOrigin("environment", "", name))
         for name, text in environ.items()
         if name.startswith((PREFIX, *ALIAS_PREFIXES))
     ]
@@ -145,8 +147,8 @@ def _entries(name: str, path: Path) -> list[Found]:
     return [found_in(name, path, entry) for entry in read_env_file(path)]
 
 
-def found_in(layer: str, path: Path, entry: Entry) -> Found:
-    return Found(entry.value, Origin(layer, f"{path}:{entry.line}", entry.name))
+def found_in(layer: str, path: Path, entry: EnvEntry) -> Found:
+    return Found(entry.value, ValueOrigin(layer, f"{path}:{entry.line}", entry.name))
 
 
 def profile_path(name: str) -> Path:
@@ -190,22 +192,22 @@ def _profile_of(layers: list[Layer]) -> str | None:
     return next((layer.profile for layer in layers if layer.profile), None)
 
 
-def _check_together(settings: Settings, origins: Mapping[str, Origin]) -> None:
+def _check_together(settings: Settings, origins: Mapping[str, ValueOrigin]) -> None:
     floor, hard = settings.parallel_floor_gb, settings.kv_hard_floor_gb
     if floor is not None and hard is not None and hard > floor:
-        named = f"{_said(origins, 'kv_hard_floor_gb')} ({hard / (1 << 30):g} GiB)"
+        named = f"{_written_name(origins, 'kv_hard_floor_gb')} ({hard / (1 << 30):g} GiB)"
         raise CommandError(
-            f"{named} is above {_said(origins, 'parallel_floor_gb')} ({floor / (1 << 30):g} GiB); "
+            f"{named} is above {_written_name(origins, 'parallel_floor_gb')} ({floor / (1 << 30):g} GiB); "
             "allowed: at most the floor",
             Exit.USAGE,
         )
 
 
-def _said(origins: Mapping[str, Origin], name: str) -> str:
+def _written_name(origins: Mapping[str, ValueOrigin], name: str) -> str:
     return origins[name].name or BY_NAME[name].variable
 
 
-def _alias_notes(origins: Mapping[str, Origin]) -> list[str]:
+def _alias_notes(origins: Mapping[str, ValueOrigin]) -> list[str]:
     return [
         f"{origin.name} is an older name of {BY_NAME[name].variable} (set in {origin})"
         for name, origin in origins.items()
@@ -213,7 +215,7 @@ def _alias_notes(origins: Mapping[str, Origin]) -> list[str]:
     ]
 
 
-def _later_notes(origins: Mapping[str, Origin]) -> list[str]:
+def _later_notes(origins: Mapping[str, ValueOrigin]) -> list[str]:
     return [
         f"{origin.name} is set ({origin}), and nothing acts on it yet"
         for name, origin in origins.items()
@@ -225,8 +227,8 @@ def _unknown_notes(layers: list[Layer]) -> list[str]:
     return [unknown_note(origin) for layer in layers for origin in layer.unknown]
 
 
-def unknown_note(origin: Origin) -> str:
-    """What is said of a variable that no setting has, with the one that was probably meant."""
+def unknown_note(origin: ValueOrigin) -> str:
+    """The note about a variable that no setting has, with the nearest name of a setting."""
     near = difflib.get_close_matches(origin.name, [setting.variable for setting in TABLE], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"{origin.name} is no setting (set in {origin}){hint}"

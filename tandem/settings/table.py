@@ -15,12 +15,12 @@ from tandem.settings.kinds import AnyPath, Device, Gib, Kind, OneOf, Real, Switc
 
 PREFIX = "TANDEM_"
 ALIAS_PREFIXES = ("QSE_", "QWEN38_")
-# A year: what a clock can still add.
+# At most a year, so that adding it to a clock cannot overflow.
 SECONDS = Real(0, 365 * 86_400)
 PATIENCE = Real(1, 3600)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One row of the table. `default_text` says the default where it depends on the box. `later` marks a setting that
     is checked and kept but that nothing acts on yet, `secret` one whose value is never shown."""
@@ -86,7 +86,7 @@ MODEL, SLOTS, MEMORY, TURNS, QUEUE, SMALL, SERVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The values in force. Sizes are bytes whatever the variable's unit, times seconds, lengths tokens; None is "by the
     box" or "none"."""

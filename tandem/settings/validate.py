@@ -1,4 +1,4 @@
-"""Finds every problem of the settings: each value of every file and of the environment, also those that lie hidden."""
+"""Finds every problem of the settings: all values of files and environment, also those that a stronger layer hides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tandem.settings.origins import (
 from tandem.settings.table import ALIAS_PREFIXES, BY_VARIABLE
 
 
-class Problem(msgspec.Struct, frozen=True):
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong. `file` and `line` are null where it lies in the environment, `variable` where it is no
     setting's, `value` where it is a secret or not at fault, `allowed` where there is no choice."""
 
@@ -75,10 +75,10 @@ def _of_file(layer: str, path: Path) -> Iterator[Problem]:
     try:
         entries, bad = scan_env_file(path)
     except CommandError as why:
-        yield Problem(why.message, file=str(path))
+        yield Problem(message=why.message, file=str(path))
         return
     for line in bad:
-        yield Problem(f"{path}:{line.line}: {line.problem}", file=str(path), line=line.line)
+        yield Problem(message=f"{path}:{line.line}: {line.problem}", file=str(path), line=line.line)
     for entry in entries:
         for problem in _of(found_in(layer, path, entry), path):
             yield msgspec.structs.replace(problem, line=entry.line)
@@ -97,17 +97,27 @@ def _of(found: Found, path: Path | None) -> Iterator[Problem]:
             allowed = setting.kind.allowed
             shown = "a secret, not shown" if setting.secret else repr(found.text)
             value = None if setting.secret else found.text
-            yield Problem(f"{where}{name} is {shown}; allowed: {allowed}", file, None, name, value, allowed)
+            yield Problem(
+                message=f"{where}{name} is {shown}; allowed: {allowed}",
+                file=file,
+                variable=name,
+                value=value,
+                allowed=allowed,
+            )
     elif setting is None and path is not None and name in (*OUTSIDE, *FOREIGN) and name != PROFILE_VARIABLE:
-        yield Problem(f"{where}{name} has no effect in a file; set it in the environment", file, None, name)
-    # In the environment the older prefixes are other programs' too; in a settings file everything is meant for us.
+        yield Problem(
+            message=f"{where}{name} has no effect in a file; set it in the environment", file=file, variable=name
+        )
+    # Other programs may use the older prefixes in the environment. In a settings file every line is a setting of ours.
     elif setting is None and name not in (*OUTSIDE, *FOREIGN) and (path or not name.startswith(ALIAS_PREFIXES)):
-        said = unknown_note(found.origin).replace(f" (set in {found.origin})", "")
-        yield Problem(f"{where}{said}; allowed: the names that `tandem config show` lists", file, None, name)
+        note = unknown_note(found.origin).replace(f" (set in {found.origin})", "")
+        yield Problem(
+            message=f"{where}{note}; allowed: the names that `tandem config show` lists", file=file, variable=name
+        )
 
 
 def _together(flags: Flags, environ: Mapping[str, str]) -> Iterator[Problem]:
-    """What shows only once the values are put together: contradictions, an unknown profile, a host without keys, the
+    """The problems that only the values together have: contradictions, an unknown profile, a host without keys, the
     files that the values name."""
     try:
         resolved = resolve(flags, environ)
@@ -115,13 +125,13 @@ def _together(flags: Flags, environ: Mapping[str, str]) -> Iterator[Problem]:
         plan = residency_file(resolved.settings)
         read_residency(plan)
     except CommandError as why:
-        yield Problem(why.message)
+        yield Problem(message=why.message)
     except ResidencyFileError as why:
-        yield Problem(str(why), file=str(plan))
+        yield Problem(message=str(why), file=str(plan))
 
 
 def _readable_secrets(path: Path) -> Iterator[str]:
-    """A token written in the clear belongs to its owner alone."""
+    """Warnings for tokens in plain text that other users can read."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         entries, _ = scan_env_file(path)

@@ -89,7 +89,7 @@ def box(tmp_path: Path) -> Iterator[Box]:
     """A box on which nothing runs; whatever a test leaves running there is stopped."""
     there = make_box(tmp_path)
     yield there
-    if Running.there(there.state_dir) is not None:
+    if Running.find(there.state_dir) is not None:
         there.tandem("stop", "--timeout", "5")
 
 

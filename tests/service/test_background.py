@@ -16,7 +16,7 @@ import pytest
 
 from engine.process.state_dir import is_locked, lock_state_dir, read_record
 from tandem.client.register import Running
-from tandem.client.wire import Address, Unreachable, get, health
+from tandem.client.wire import Address, NoAnswer, get, health
 from tandem.exits import Exit
 from tests.service.conftest import LONG_S, Box
 from tests.support.scripted_engine import wait_until
@@ -170,7 +170,7 @@ def test_hold_stops_runs_and_starts_again(running: Box) -> None:
 def test_start_ends_what_a_killed_hold_began(running: Box) -> None:
     holding = running.spawn("hold", "2", "--", "sleep", "60")
     deadline = time.monotonic() + LONG_S
-    while Running.there(running.state_dir) is not None:
+    while Running.find(running.state_dir) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     refused = running.tandem("start")
@@ -329,7 +329,7 @@ def wait_status(box: Box, wanted: str) -> None:
         try:
             if health(Address.of(f"http://127.0.0.1:{box.port}")).status == wanted:
                 return
-        except Unreachable:
+        except NoAnswer:
             pass
         assert time.monotonic() < deadline
         time.sleep(0.05)

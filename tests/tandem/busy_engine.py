@@ -30,7 +30,7 @@ def text_of(prompt: tuple[int, ...], tokens: int) -> str:
 class Answering:
     """An answer that is being written, and the most that ever were beside it, itself included."""
 
-    company: int = 1
+    neighbours: int = 1
 
 
 class BusyEngine(ScriptedEngine):
@@ -72,15 +72,15 @@ class BusyEngine(ScriptedEngine):
             with self._turn:
                 self._now.append(this)
                 for other in self._now:
-                    other.company = max(other.company, len(self._now))
+                    other.neighbours = max(other.neighbours, len(self._now))
                 self._peak = max(self._peak, len(self._now))
                 until = self._looks + LOOKS
                 if watched:
                     self._turn.wait_for(lambda: self._looks >= until or ticket.cancelled.is_set(), timeout=LONG_S)
-                size = str(this.company)
+                size = str(this.neighbours)
                 self._rounds[size] = self._rounds.get(size, 0) + tokens
             text = text_of(request.prompt, tokens)
-            if self.flawed and this.company > 1:
+            if self.flawed and this.neighbours > 1:
                 text = text[:3] + "#" + text[4:]
             for letter in text:
                 ticket.put(Text(0, letter, 1, self._logprobs(letter, request.logprobs)))

@@ -13,7 +13,7 @@ from tandem import output
 from tandem.cli import run
 from tandem.client.interrupt import Interrupt
 from tandem.client.wire import Address
-from tandem.commands.chat import Conversation, Style
+from tandem.commands.chat import AnswerOptions, ChatSession
 from tandem.exits import Exit
 from tests.support.scripted_engine import ScriptedEngine, Ticket
 from tests.support.served import served
@@ -87,7 +87,7 @@ def test_a_conversation_goes_on_and_keeps_what_came(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(output, "emit", shown)
     monkeypatch.setattr("builtins.input", typed)
     with served(engine, ServiceConfig()) as there:
-        talk = Conversation(Address.of(there.url), Style(None, None, None), None)
+        talk = ChatSession(Address.of(there.url), AnswerOptions(None, None, None), None)
         with talk.interrupt.held():
             talk.run()
     assert [turn.content for turn in talk.turns] == ["one", "half", "two", "whole"]

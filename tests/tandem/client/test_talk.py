@@ -23,15 +23,15 @@ from engine.process.state_dir import ServiceRecord
 from engine.protocol import LedgerState, WaitState
 from engine.request import Admitted, Failed, FinishReason, Reading, RequestError, Text, Waiting
 from tandem.cli import run
-from tandem.client.chat_stream import Answer, Ask, End, Message, Piece, Wait, ask
+from tandem.client.chat_stream import AnswerEnd, AnswerEvent, ChatMessage, ChatRequest, TextPart, WaitNote, open_chat
 from tandem.client.wire import (
     Address,
     Comment,
     Data,
+    NoAnswer,
     Opened,
     Refused,
     StreamEvent,
-    Unreachable,
     _events,
     get,
     post,
@@ -70,8 +70,8 @@ def events_of(address: Address) -> list[StreamEvent]:
     return asyncio.run(collect())
 
 
-async def said(address: Address) -> list[Answer]:
-    async with ask(address, Ask((Message("user", "hi"),))) as answers:
+async def said(address: Address) -> list[AnswerEvent]:
+    async with open_chat(address, ChatRequest((ChatMessage("user", "hi"),))) as answers:
         return [answer async for answer in answers]
 
 
@@ -161,7 +161,7 @@ def test_a_broken_answer_is_one_clear_error(chunks: list[bytes], words: str) -> 
 
 
 def test_nothing_there() -> None:
-    with pytest.raises(Unreachable) as refused:
+    with pytest.raises(NoAnswer) as refused:
         get(Address.of("http://127.0.0.1:9"), "/health")
     assert refused.value.code == Exit.NOT_RUNNING
 
@@ -198,22 +198,22 @@ def test_a_token_that_no_header_can_hold_is_named_and_not_shown(variable: str, m
         assert "qz" not in refused.value.message
 
 
-def answers_of(engine: ScriptedEngine, question: Ask) -> list[Answer]:
-    async def collect(url: str) -> list[Answer]:
-        async with ask(Address.of(url), question) as answers:
+def answers_of(engine: ScriptedEngine, question: ChatRequest) -> list[AnswerEvent]:
+    async def collect(url: str) -> list[AnswerEvent]:
+        async with open_chat(Address.of(url), question) as answers:
             return [answer async for answer in answers]
 
     with served(engine, ServiceConfig()) as there:
         return asyncio.run(collect(there.url))
 
 
-HELLO = Ask((Message("user", "hi"),), max_tokens=5)
+HELLO = ChatRequest((ChatMessage("user", "hi"),), max_tokens=5)
 
 
 def test_an_answer_as_it_comes() -> None:
     *pieces, end = answers_of(ScriptedEngine(), HELLO)
-    assert [piece for piece in pieces if isinstance(piece, Piece)] == [Piece("Hello"), Piece(" world")]
-    assert isinstance(end, End)
+    assert [piece for piece in pieces if isinstance(piece, TextPart)] == [TextPart("Hello"), TextPart(" world")]
+    assert isinstance(end, AnswerEnd)
     assert end.finish == "stop"
     assert end.usage is not None
     assert end.usage.completion_tokens == 2
@@ -227,8 +227,8 @@ def test_a_wait_is_told_before_the_text() -> None:
         ticket.finish("now")
 
     first, *rest = answers_of(ScriptedEngine(waits), HELLO)
-    assert first == Wait("waiting for slot")
-    assert Piece("now") in rest
+    assert first == WaitNote("waiting for slot")
+    assert TextPart("now") in rest
 
 
 def test_a_refusal_has_the_engines_words() -> None:
@@ -260,9 +260,9 @@ def test_leaving_the_block_cancels() -> None:
             ticket.put(Text(0, "x", 1))
 
     async def leave(url: str) -> None:
-        async with ask(Address.of(url), HELLO) as answers:
+        async with open_chat(Address.of(url), HELLO) as answers:
             async for answer in answers:
-                if isinstance(answer, Piece):
+                if isinstance(answer, TextPart):
                     return
 
     engine = ScriptedEngine(writes_on)

@@ -17,7 +17,7 @@ from engine.protocol import RoundStat
 from kernels.cpu.cores import Cores
 from tandem.cli import run
 from tandem.doctor import examine
-from tandem.doctor.advice import MOST_SLOTS, recommend, say
+from tandem.doctor.advice import MOST_SLOTS, describe_advice, recommend
 from tandem.doctor.examine import _colours
 from tandem.exits import Exit
 from tandem.settings import engine_config as configure
@@ -66,8 +66,8 @@ def test_the_recommended_slots(room_rows: int, cores: int, slots: int, words: st
         kv_rows = 8192 + 4096 * (count - 1)
         assert (cost.slots, cost.kv_bytes, cost.left_bytes) == (count, kv_rows * ROW, (room_rows - kv_rows) * ROW)
         assert (cost.round_ms, cost.round_ratio) == (None, None)
-    assert ("too little" in say(advice)) == any(cost.left_bytes < 0 for cost in advice.costs)
-    assert "Round times are not measured" in say(advice)
+    assert ("too little" in describe_advice(advice)) == any(cost.left_bytes < 0 for cost in advice.costs)
+    assert "Round times are not measured" in describe_advice(advice)
 
 
 def test_round_times_are_those_an_engine_measured() -> None:
@@ -86,8 +86,8 @@ def test_round_times_are_those_an_engine_measured() -> None:
         (None, None),
         (15.0, 3.0),
     ]
-    assert "15.0 ms, 3.00 of a round of one, 0.75 each" in say(advice)
-    assert "Round times are not measured" not in say(advice)
+    assert "15.0 ms, 3.00 of a round of one, 0.75 each" in describe_advice(advice)
+    assert "Round times are not measured" not in describe_advice(advice)
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:

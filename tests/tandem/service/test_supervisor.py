@@ -18,9 +18,9 @@ from engine.process.owner_socket import owner_socket
 from engine.process.state_dir import ServiceRecord, held, lock_state_dir, write_record
 from tandem.service.claims import SUPERVISOR_LOCK
 from tandem.service.rotation import LOG_NAME, RotatingLog
-from tandem.service.supervisor import HealthProbe, Probe, Supervisor, how_it_ended
+from tandem.service.supervisor import HealthProbe, Probe, Supervisor, describe_end
 from tandem.service.supervisor_report import REPORT_NAME, Report, State, describe_report, read_report, write_report
-from tandem.service.watchdog import Policy, Seen
+from tandem.service.watchdog import Policy, ProbeResult
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, wait_until
 from tests.support.served import served
@@ -46,7 +46,7 @@ def watched(folder: Path) -> str:
 
 
 def supervise(
-    folder: Path, script: str, seen: Callable[[], Seen], *, drain_s: float = 10.0, as_json: bool = True
+    folder: Path, script: str, seen: Callable[[], ProbeResult], *, drain_s: float = 10.0, as_json: bool = True
 ) -> tuple[int, Report, str]:
     """Run a supervisor over `script` to its end. Returns its exit code, its last report and the log."""
     probe: Probe = lambda _dir, _pid, _within: (seen(), "as the test wants")  # noqa: E731
@@ -92,23 +92,25 @@ def test_a_signal_is_passed_on_and_ends_both(tmp_path: Path, number: signal.Sign
         "time.sleep(60)"
     )
     later(tmp_path, to_self(number))
-    code, report, _ = supervise(tmp_path, script, lambda: Seen.OK)
+    code, report, _ = supervise(tmp_path, script, lambda: ProbeResult.OK)
     assert (code, report.state, report.restarts, report.engine_pid) == (0, State.ENDED, 0, None)
 
 
 def test_an_engine_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandem.service.supervisor.CLOSING_S", 0.2)
     later(tmp_path, to_self(signal.SIGTERM))
-    code, report, log = supervise(tmp_path, DEAF, lambda: Seen.OK, drain_s=0.0)
+    code, report, log = supervise(tmp_path, DEAF, lambda: ProbeResult.OK, drain_s=0.0)
     assert (code, report.state, report.reason) == (0, State.ENDED, "it had to be killed")
     assert "did not end within 0.2 s; killing it" in log
 
 
 def test_a_hung_engine_says_where_it_stands_and_is_started_again(tmp_path: Path) -> None:
     script = "import faulthandler; faulthandler.enable(); " + FOREVER
-    seen = iter([Seen.OK] * 3 + [Seen.SILENT] * 3)
+    results = iter([ProbeResult.OK] * 3 + [ProbeResult.SILENT] * 3)
     later(tmp_path, to_self(signal.SIGTERM), lives=2)
-    code, report, log = supervise(tmp_path, script, lambda: next(seen, Seen.LOADING) if up(tmp_path) else Seen.LOADING)
+    code, report, log = supervise(
+        tmp_path, script, lambda: next(results, ProbeResult.LOADING) if up(tmp_path) else ProbeResult.LOADING
+    )
     assert (code, report.state, report.restarts) == (0, State.ENDED, 1)
     assert report.last_cause == "hung: 3 probes in a row failed, the last one: as the test wants"
     assert "Fatal Python error: Aborted" in log
@@ -118,7 +120,7 @@ def test_a_hung_engine_says_where_it_stands_and_is_started_again(tmp_path: Path)
 def test_a_crash_loop_ends_with_a_reason_and_the_engines_code(tmp_path: Path) -> None:
     # Each life is ready before it ends, with an error and a last word.
     script = watched(tmp_path) + "print('the disk is gone'); raise SystemExit(1)"
-    code, report, log = supervise(tmp_path, script, lambda: Seen.OK)
+    code, report, log = supervise(tmp_path, script, lambda: ProbeResult.OK)
     assert (code, report.state, report.restarts) == (1, State.GAVE_UP, 2)
     assert report.reason is not None
     assert report.reason.startswith("2 restarts in a row did not help")
@@ -130,14 +132,16 @@ def test_a_crash_loop_ends_with_a_reason_and_the_engines_code(tmp_path: Path) ->
 def test_what_it_gave_up_for_is_told_on_a_disk_without_room_for_a_second_report(tmp_path: Path) -> None:
     write_report(tmp_path, Report(pid=os.getpid(), engine_pid=1, state=State.WATCHING, started=1.0, since=1.0))
     (tmp_path / f"{REPORT_NAME}.new").mkdir()
-    code, report, _ = supervise(tmp_path, "print('up'); raise SystemExit(5)", lambda: Seen.SILENT)
+    code, report, _ = supervise(tmp_path, "print('up'); raise SystemExit(5)", lambda: ProbeResult.SILENT)
     assert (code, report.state) == (5, State.GAVE_UP)
     assert report.reason is not None
     assert report.reason.startswith("it never became ready")
 
 
 def test_what_fails_before_it_is_ready_is_not_tried_again(tmp_path: Path) -> None:
-    code, report, log = supervise(tmp_path, "print('up'); raise SystemExit(5)", lambda: Seen.SILENT, as_json=False)
+    code, report, log = supervise(
+        tmp_path, "print('up'); raise SystemExit(5)", lambda: ProbeResult.SILENT, as_json=False
+    )
     assert (code, report.state, report.restarts) == (5, State.GAVE_UP, 0)
     assert "[error] given up: it never became ready" in log
 
@@ -148,16 +152,16 @@ def test_an_engine_whose_state_directory_was_removed_is_still_asked(
     """A restart for a record that is gone would end whatever the healthy engine serves."""
     probe, asked = HealthProbe(), []
     monkeypatch.setattr(
-        "tandem.service.supervisor.ask_health", lambda address, _s: (Seen.OK, asked.append(address.url) or "")
+        "tandem.service.supervisor.ask_health", lambda address, _s: (ProbeResult.OK, asked.append(address.url) or "")
     )
     record = ServiceRecord(pid=os.getpid(), url="http://127.0.0.1:8123", started=1.0, version="0")
     with lock_state_dir(tmp_path / "state"):
-        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is Seen.SILENT
+        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is ProbeResult.SILENT
         write_record(tmp_path / "state", record)
-        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is Seen.OK
+        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is ProbeResult.OK
         shutil.rmtree(tmp_path / "state")
-        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is Seen.OK
-        assert probe(tmp_path / "state", os.getppid(), 1.0)[0] is Seen.SILENT
+        assert probe(tmp_path / "state", os.getpid(), 1.0)[0] is ProbeResult.OK
+        assert probe(tmp_path / "state", os.getppid(), 1.0)[0] is ProbeResult.SILENT
     assert asked == ["http://127.0.0.1:8123"] * 2
 
 
@@ -173,11 +177,11 @@ def test_a_port_that_clients_have_filled_does_not_reach_the_probe(tmp_path: Path
         record = ServiceRecord(pid=os.getpid(), url=url, started=1.0, version="0", socket=str(owner.path))
         with lock_state_dir(tmp_path):
             write_record(tmp_path, record)
-            assert HealthProbe()(tmp_path, os.getpid(), LONG_S) == (Seen.OK, "")
+            assert HealthProbe()(tmp_path, os.getpid(), LONG_S) == (ProbeResult.OK, "")
 
 
 def test_a_good_end_is_an_end(tmp_path: Path) -> None:
-    code, report, _ = supervise(tmp_path, "print('up')", lambda: Seen.OK)
+    code, report, _ = supervise(tmp_path, "print('up')", lambda: ProbeResult.OK)
     assert (code, report.state) == (0, State.ENDED)
 
 
@@ -194,7 +198,7 @@ def test_a_signal_in_the_pause_ends_it(tmp_path: Path, monkeypatch: pytest.Monke
 
     threading.Thread(target=wait).start()
     script = watched(tmp_path) + "os.kill(os.getpid(), 9)"
-    code, report, log = supervise(tmp_path, script, lambda: Seen.OK)
+    code, report, log = supervise(tmp_path, script, lambda: ProbeResult.OK)
     assert (code, report.state, report.restarts) == (0, State.ENDED, 1)
     assert log.count("up\n") == 1
 
@@ -210,7 +214,7 @@ def test_a_signal_in_the_pause_ends_it(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_an_end_in_words(code: int, line: str, words: str) -> None:
-    assert how_it_ended(code, line).endswith(words)
+    assert describe_end(code, line).endswith(words)
 
 
 def test_a_supervisor_that_is_no_more_is_said_to_have_died(tmp_path: Path) -> None:

@@ -8,19 +8,25 @@ import pytest
 
 from tandem.service.watchdog import (
     Decision,
-    Finished,
+    Done,
     GiveUp,
     Nothing,
     Policy,
+    ProbeResult,
     Restart,
-    Seen,
-    Watch,
+    WatchState,
     exited,
     probed,
     started,
 )
 
-OK, LOADING, DRAINING, STUCK, SILENT = Seen.OK, Seen.LOADING, Seen.DRAINING, Seen.STUCK, Seen.SILENT
+OK, LOADING, DRAINING, STUCK, SILENT = (
+    ProbeResult.OK,
+    ProbeResult.LOADING,
+    ProbeResult.DRAINING,
+    ProbeResult.STUCK,
+    ProbeResult.SILENT,
+)
 POLICY = Policy()
 
 
@@ -31,7 +37,7 @@ class Ended:
     code: int
 
 
-Event = Seen | Ended
+Event = ProbeResult | Ended
 
 
 @dataclass(frozen=True)
@@ -55,14 +61,14 @@ HISTORIES = {
     "loading for 900 s, heard now and then": History([*[(59, SILENT), (1, LOADING)] * 3, (10, OK)], []),
     "loading again after a crash": History([(1, OK), (1, Ended(-11)), (180, LOADING), (1, OK)], [1.0]),
     "never done loading": History([(363, SILENT)], [1.0]),
-    "draining": History([(10, OK), (200, DRAINING), (1, Ended(0))], [], Finished),
-    "draining without a word": History([(10, OK), (1, DRAINING), (20, SILENT), (1, Ended(0))], [], Finished),
-    "draining, ended by a second signal": History([(10, OK), (1, DRAINING), (1, Ended(1))], [], Finished),
+    "draining": History([(10, OK), (200, DRAINING), (1, Ended(0))], [], Done),
+    "draining without a word": History([(10, OK), (1, DRAINING), (20, SILENT), (1, Ended(0))], [], Done),
+    "draining, ended by a second signal": History([(10, OK), (1, DRAINING), (1, Ended(1))], [], Done),
     "draining, and hung in it": History([(10, OK), (1, DRAINING), (27, SILENT)], [1.0]),
     "drained, serving again, and a crash": History(
         [(10, OK), (5, DRAINING), (3, OK), (1, Ended(-9)), (3, LOADING), (10, OK)], [1.0]
     ),
-    "told to end": History([(10, OK), (1, Ended(0))], [], Finished),
+    "told to end": History([(10, OK), (1, Ended(0))], [], Done),
     "hung": History([(10, OK), (3, SILENT), (3, LOADING), (10, OK)], [1.0]),
     "hung in its engine thread": History([(10, OK), (3, STUCK), (3, LOADING), (10, OK)], [1.0]),
     "hung after one good answer": History([(1, OK), (2, SILENT), (1, OK), (3, SILENT)], [1.0]),
@@ -103,7 +109,7 @@ def test_history(name: str) -> None:
         assert isinstance(decision, history.end)
 
 
-def judge(watch: Watch, now: float, event: Event) -> tuple[Watch, Decision]:
+def judge(watch: WatchState, now: float, event: Event) -> tuple[WatchState, Decision]:
     if isinstance(event, Ended):
         return exited(POLICY, watch, event.code, f"exit {event.code}")
     return probed(POLICY, watch, now, event, "timed out after 10 s")
@@ -120,7 +126,7 @@ def test_the_cause_names_the_probe_that_failed() -> None:
 
 
 def test_giving_up_says_how_often_and_why() -> None:
-    watch = Watch(heard_at=0.0, ever_ready=True, restarts=POLICY.restarts)
+    watch = WatchState(heard_at=0.0, ever_ready=True, restarts=POLICY.restarts)
     _, decision = exited(POLICY, watch, -9, "killed by SIGKILL")
     assert isinstance(decision, GiveUp)
     assert decision.reason.startswith("5 restarts in a row did not help")
@@ -129,7 +135,7 @@ def test_giving_up_says_how_often_and_why() -> None:
 
 def test_pauses_stop_growing() -> None:
     policy = Policy(restarts=20, longest_pause_s=60.0)
-    watch = Watch(heard_at=0.0, ever_ready=True)
+    watch = WatchState(heard_at=0.0, ever_ready=True)
     pauses = []
     for _ in range(8):
         watch, decision = exited(policy, watch, 1, "")
