@@ -160,7 +160,7 @@ def grow(
             pool.commit(s, first)
             pool.release(s, first)
             grown.too_many_bytes += beyond(pool, pool.layout, s, first)
-        stock.thread.settle()
+        stock.thread.wait_until_idle()
         pool.commit(ending, last)
         for s in range(slots):
             pool.commit(s, first)
@@ -188,7 +188,7 @@ def grow(
         pool.release(s, last)
         grown.too_many_bytes += beyond(pool, pool.layout, s, last)
     pool.check_integrity(deep=True)
-    stock.thread.settle()
+    stock.thread.wait_until_idle()
     grown.by_helper = driver.elsewhere - before
     return grown
 

@@ -75,7 +75,7 @@ def vmm() -> bool:
     early = page - block.leaving_bytes
     torch.cuda.synchronize()
     marks.append(time.perf_counter())
-    stock.thread.settle()
+    stock.thread.wait_until_idle()
     marks.append(time.perf_counter())
     freed = page - block.leaving_bytes
     block.commit(200 * page, page)
