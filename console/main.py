@@ -1,21 +1,22 @@
-"""Opens the console: what was asked for on the command line, the connections, and the exit code."""
+"""Opens the console, prints a frame, records without a screen, or replays; each returns an exit code."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from console.draw.theme import ThemeName
-from console.session.client import BadAddress, EngineClient
-
-if TYPE_CHECKING:
-    from console.history.recorder import NotARecording, Recorder
+from console.history.recorder import NotARecording, Recorder
+from console.history.recording import Recording
+from console.history.tape import Tape
+from console.session.client import BadAddress, EngineClient, Unreachable
+from console.session.session import POLL_S, RETRY_S
 
 # Exit codes: a command line that does not parse; something that failed while it ran.
 USAGE = 2
@@ -24,9 +25,9 @@ FAILURE = 1
 
 @dataclass(frozen=True)
 class Options:
-    """What a person asked for. `urls` are the engines to watch, the first one shown; `writes` allows orders to them.
+    """The command line. `urls` are the engines to watch, the first one shown; `writes` allows actions on them.
 
-    Without `mouse` the terminal's own selection works. What is seen goes to the file `record`, where one is named.
+    Without `mouse` the terminal's own selection works. Snapshots are recorded to the file `record`, where one is named.
     `sockets` are the owner's sockets of this user's own engines, by url: they are asked through these.
     """
 
@@ -56,8 +57,6 @@ def run(options: Options, printed: Printed | None = None) -> int:
 
 
 def _recorded(options: Options, file: Path) -> int:
-    from console.history.recorder import NotARecording, Recorder
-
     try:
         with Recorder(file) as recorder:
             code = asyncio.run(_run(options, recorder))
@@ -80,9 +79,6 @@ def refused(error: BadAddress | NotARecording, flag: str = "--record") -> int:
 def replay(path: Path, *, theme: ThemeName = ThemeName.DARK, mouse: bool = True) -> int:
     """Show a recording until a person leaves; returns the exit code."""
     from console.app.replay import RecordedEngine, ReplayApp
-    from console.history.recorder import NotARecording
-    from console.history.recording import Recording
-    from console.history.tape import Tape
 
     try:
         with Recording(path) as recording:
@@ -95,9 +91,6 @@ def replay(path: Path, *, theme: ThemeName = ThemeName.DARK, mouse: bool = True)
 
 def replay_refusal(path: Path) -> int | None:
     """The exit code for a file that cannot be replayed, after one line that says why; None for a recording."""
-    from console.history.recorder import NotARecording
-    from console.history.recording import Recording
-
     try:
         Recording(path).close()
     except NotARecording as error:
@@ -125,3 +118,36 @@ async def _run(options: Options, recorder: Recorder | None = None) -> int:
         app = ConsoleApp(clients, theme=options.theme, recorder=recorder, writes=options.writes)
         result = await app.run_async(mouse=options.mouse)
     return app.return_code or 0 if result is None else result
+
+
+def run_headless(url: str, record: Path, socket_path: str | None = None) -> int:
+    """Record the engine at `url` (through the owner's socket at `socket_path`, where there is one) until SIGINT or
+    SIGTERM; returns the exit code, 1 where recording had to stop."""
+    try:
+        with Recorder(record) as recorder:
+            print(f"recording {url} to {record}; Ctrl-C ends it", file=sys.stderr, flush=True)
+            asyncio.run(_record(url, socket_path, recorder))
+    except (BadAddress, NotARecording) as error:
+        return refused(error)
+    if recorder.trouble is not None:
+        print(f"tandem console: {recorder.trouble}", file=sys.stderr)
+        return FAILURE
+    return 0
+
+
+async def _record(url: str, socket_path: str | None, recorder: Recorder) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(signum, stop.set)
+    async with EngineClient(url, recorder, socket_path) as client:
+        while not stop.is_set() and recorder.trouble is None:
+            pause = POLL_S
+            try:
+                await client.fetch()
+            except Unreachable:
+                pause = RETRY_S
+            try:
+                await asyncio.wait_for(stop.wait(), pause)
+            except TimeoutError:
+                continue

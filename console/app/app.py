@@ -19,17 +19,15 @@ from textual.widgets import Input
 
 from console.app.messages import ActionDone, DataFetched, SnapshotArrived, SnapshotFailed
 from console.app.selection import Selection
-from console.app.signals import hear_signals
-from console.app.terminal import TerminalDriver
+from console.app.terminal import TerminalDriver, hear_signals
 from console.draw import regions
 from console.draw.arrange import PANELS, Region
 from console.draw.cursor import at_line, moved, paged
 from console.draw.footer import action_at
 from console.draw.theme import ThemeName, make_theme
-from console.history.playhead import LIVE, Playhead
 from console.history.rates import Track, ended_requests
 from console.history.recent import KEPT_BYTES
-from console.history.timeline import Moment
+from console.history.timeline import LIVE, Moment, Playhead
 from console.keys.actions import ACTIONS, acts_in
 from console.keys.views import ViewName, ViewState
 from console.session.api import EngineAction, EngineApi, Unreachable, Verb

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from console.text.spans import Line, Span
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole
 
 # Squares leave a gap between rows, so that bars under one another stay apart.
 FILL = "■"

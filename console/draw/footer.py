@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from console.keys.actions import ACTIONS, VIEW_ACTIONS, Action
 from console.keys.views import VIEWS, ViewName
-from console.text.spans import Line, Span, fit, spread, width_of
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, fit, spread, width_of
 from console.viewmodel.rows import ScreenView
 
 _GAP = 3

@@ -9,8 +9,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple, overload
 
-from console.text.spans import Line, Span, fit, width_of
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, fit, width_of
 
 _SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 # Border and one space on each side.

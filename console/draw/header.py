@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from console.draw.bars import sparkline
 from console.text import figures
-from console.text.spans import Line, Span, clip, fit, parts, spread, width_of
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, clip, fit, parts, spread, width_of
 from console.viewmodel.labels import RECORDING_LABEL
 from console.viewmodel.rows import ScreenView
 

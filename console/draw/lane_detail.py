@@ -9,8 +9,7 @@ from console.draw.bars import chart, shrunk
 from console.draw.frame import PanelContent
 from console.history.rates import LaneTrack
 from console.text import figures
-from console.text.spans import Align, Line, Span, column, fit, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Line, Span, StyleRole, column, fit, wrap
 from console.viewmodel.rows import LaneView, ScreenView
 
 _AXIS = 9

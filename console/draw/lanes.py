@@ -9,8 +9,7 @@ from functools import lru_cache
 from console.draw.bars import AHEAD, TRACK, Part, progress, sparkline, stacked
 from console.draw.frame import PanelContent
 from console.text import figures
-from console.text.spans import Align, Line, Span, cells, column, parts, spread, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Line, Span, StyleRole, cells, column, parts, spread, wrap
 from console.viewmodel.rows import LanesView, LaneView, ScreenView
 
 _MARGIN_LEFT = 8

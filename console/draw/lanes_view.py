@@ -11,8 +11,7 @@ from console.draw.frame import PanelContent, RowAt
 from console.history.rates import LaneTrack
 from console.keys.views import ViewState
 from console.text import figures
-from console.text.spans import Align, Line, Span, cells, column, fit, parts, spread, width_of, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Line, Span, StyleRole, cells, column, fit, parts, spread, width_of, wrap
 from console.viewmodel.rows import LaneView, ScreenView
 
 _NARROW = 68

@@ -11,8 +11,7 @@ from console.draw.frame import DrawnAsShown, PanelContent, RowAt
 from console.keys.views import ViewState
 from console.session.fetched import FetchedLog
 from console.text import figures
-from console.text.spans import Line, Span, column, literal, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, column, literal, wrap
 from console.viewmodel.labels import LEVEL_LABELS, StatusLabel
 from console.viewmodel.rows import ScreenView
 from engine.protocol import LogLine

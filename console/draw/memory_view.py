@@ -10,8 +10,7 @@ from console.draw.bars import FILL, Part, chart, shrunk, stacked
 from console.draw.frame import PanelContent
 from console.keys.views import ViewState
 from console.text import figures
-from console.text.spans import Align, Line, Span, column, fit, parts, width_of, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Line, Span, StyleRole, column, fit, parts, width_of, wrap
 from console.viewmodel.rows import LadderRow, MemoryView, PoolView, ScreenView
 
 _TWO_COLUMNS = 92

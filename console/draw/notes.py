@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from console.text.spans import Line, Span, literal, width_of, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, literal, width_of, wrap
 
 
 def trouble(reason: str | None, width: int) -> tuple[Line, ...]:

@@ -7,8 +7,7 @@ from functools import lru_cache
 from console.draw.bars import FILL, TRACK, Part, stacked
 from console.draw.frame import PanelContent, in_blocks
 from console.text import figures
-from console.text.spans import Align, Line, Span, column, parts, spread, width_of, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Line, Span, StyleRole, column, parts, spread, width_of, wrap
 from console.viewmodel.queue import QueueView, WaitReason
 from console.viewmodel.rows import MemoryView, PoolView, RoleView, ScreenView
 

@@ -10,8 +10,7 @@ from console.draw import lanes
 from console.draw.frame import PanelContent, RowAt, in_blocks
 from console.keys.views import ViewState
 from console.text import figures
-from console.text.spans import Align, Line, Span, column, parts, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Line, Span, StyleRole, column, parts, wrap
 from console.viewmodel.labels import STATUS_LABELS
 from console.viewmodel.queue import QueueView, WaitingQueue, WaitReason
 from console.viewmodel.rows import ScreenView

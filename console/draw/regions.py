@@ -1,10 +1,22 @@
-"""One region of one frame as lines: the single place where the app's panels and the printed frame meet the drawing."""
+"""Regions as lines: the single entry to the drawing, for the app's widgets and for the printed frame."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from console.draw import footer, header, lanes, panels
+from console.draw import (
+    footer,
+    header,
+    lanes,
+    lanes_view,
+    log_view,
+    memory_view,
+    panels,
+    queue_view,
+    requests_view,
+    roles_view,
+    rounds_view,
+)
 from console.draw.arrange import Arrangement, Box, Facts, Region
 from console.draw.frame import SIDE_CELLS, PanelContent
 from console.keys.views import ViewName, ViewState
@@ -62,29 +74,18 @@ def view_content(name: ViewName, view: ScreenView, state: ViewState, box: Box) -
     width = max(1, box.width - SIDE_CELLS)
     if view.lanes is None:
         return PanelContent(name.value, body=lanes.nobody(view, width))
-    return _drawing(name)(view, state, width, max(0, box.height - 2))
+    return _CONTENT[name](view, state, width, max(0, box.height - 2))
 
 
-def _drawing(name: ViewName) -> Callable[[ScreenView, ViewState, int, int], PanelContent]:
-    """What draws a view, imported when it is first opened: no frame before needs it."""
-    match name:
-        case ViewName.LANES:
-            from console.draw.lanes_view import content as draw
-        case ViewName.QUEUE:
-            from console.draw.queue_view import content as draw
-        case ViewName.MEMORY:
-            from console.draw.memory_view import content as draw
-        case ViewName.ROLES:
-            from console.draw.roles_view import content as draw
-        case ViewName.REQUESTS:
-            from console.draw.requests_view import content as draw
-        case ViewName.ROUNDS:
-            from console.draw.rounds_view import content as draw
-        case ViewName.LOG:
-            from console.draw.log_view import content as draw
-        case ViewName.OVERVIEW:
-            raise ValueError(f"{name} is drawn by its panels")
-    return draw
+_CONTENT: dict[ViewName, Callable[[ScreenView, ViewState, int, int], PanelContent]] = {
+    ViewName.LANES: lanes_view.content,
+    ViewName.QUEUE: queue_view.content,
+    ViewName.MEMORY: memory_view.content,
+    ViewName.ROLES: roles_view.content,
+    ViewName.REQUESTS: requests_view.content,
+    ViewName.ROUNDS: rounds_view.content,
+    ViewName.LOG: log_view.content,
+}
 
 
 def parts_shown(region: Region, view: ScreenView) -> tuple[object, ...]:

@@ -7,8 +7,7 @@ from console.draw.bars import Part, stacked
 from console.draw.frame import PanelContent
 from console.session.fetched import find_row
 from console.text import figures
-from console.text.spans import Line, Span, clip, column, literal, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, clip, column, literal, wrap
 from console.viewmodel.endings import ended
 from console.viewmodel.labels import StatusLabel
 from console.viewmodel.queue import QueueView

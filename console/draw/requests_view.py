@@ -12,8 +12,7 @@ from console.keys.views import ViewState
 from console.session.api import PAGE
 from console.session.fetched import FetchedRequests, row_key
 from console.text import figures
-from console.text.spans import Align, Line, Span, cells, column, literal, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Line, Span, StyleRole, cells, column, literal, wrap
 from console.viewmodel.endings import ended
 from console.viewmodel.labels import StatusLabel
 from console.viewmodel.queue import QueueView

@@ -7,8 +7,7 @@ from console.draw.bars import AHEAD, FILL, Part, stacked
 from console.draw.frame import PanelContent, RowAt
 from console.keys.views import ViewState
 from console.text import figures
-from console.text.spans import Line, Span, column, parts, spread, width_of, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, column, parts, spread, width_of, wrap
 from console.viewmodel.rows import RoleView, ScreenView
 
 _CLAIM = "▣"

@@ -9,8 +9,7 @@ from console.draw.bars import FILL, TRACK
 from console.draw.frame import PanelContent
 from console.keys.views import ViewState
 from console.text import figures
-from console.text.spans import Align, Line, Span, column, parts, width_of, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Line, Span, StyleRole, column, parts, width_of, wrap
 from console.viewmodel.rounds import LEAST_ALONE
 from console.viewmodel.rows import RoundSize, RoundsView, ScreenView
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from console.history.timeline import TapeView
-from console.text.spans import Line, Span, fit, width_of
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, fit, width_of
 
 _KEYS = (("← →", "1 s"), ("⇧← ⇧→", "1 min"), ("+ -", "speed"), ("g", "time"))
 _LEAST_TRACK = 10

@@ -8,8 +8,7 @@ from itertools import groupby
 from console.history.phases import Phase, dominant, seconds_by_phase
 from console.history.rates import LaneTrack
 from console.text import figures
-from console.text.spans import Line, Span, parts, width_of
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, Span, StyleRole, parts, width_of
 from console.viewmodel.labels import PHASE_LABELS
 
 # Seconds that a cell may stand for: steps that a person counts in.

@@ -129,11 +129,6 @@ class Recorder:
         """How many snapshots the file has taken for good."""
         return self._writer.written
 
-    @property
-    def waiting(self) -> int:
-        """How many entries the writer has not taken yet."""
-        return self._inbox.qsize()
-
     def close(self) -> None:
         """Write what is left and leave one plain file."""
         with suppress(queue.Full):

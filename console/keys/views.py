@@ -48,11 +48,10 @@ class ViewState:
 
     `cursor` is the id of the row it stands on, so that it stays with its row when others come and go; None where no
     row was chosen yet. `offset` is the first body line shown, `detail` the id of the row that is opened, `filter`
-    what rows must contain, `sort` the column that orders them (empty: the view's own order).
+    what rows must contain.
     """
 
     cursor: str | None = None
     offset: int = 0
     detail: str | None = None
     filter: str = ""
-    sort: str = ""

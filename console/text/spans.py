@@ -14,7 +14,49 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from console.text.style_roles import StyleRole
+
+class StyleRole(StrEnum):
+    """The meaning of a run of text. A name says why the text stands out, never in which colour."""
+
+    TEXT = "text"
+    STRONG = "strong"
+    DIM = "dim"
+    FAINT = "faint"
+    TITLE = "title"
+    BRAND = "brand"
+    BORDER = "border"
+    BORDER_FOCUS = "border_focus"
+    TRACK = "track"
+    GOOD = "good"
+    GOOD_STRONG = "good_strong"
+    READ = "read"
+    READ_STRONG = "read_strong"
+    WAIT = "wait"
+    WAIT_STRONG = "wait_strong"
+    BAD = "bad"
+    BAD_STRONG = "bad_strong"
+    IDLE = "idle"
+    KEPT = "kept"
+    MARGIN = "margin"
+    KEY = "key"
+    BAR_TEXT = "bar_text"
+    BAR_DIM = "bar_dim"
+    BAR_STRONG = "bar_strong"
+    BAR_BRAND = "bar_brand"
+    BAR_GOOD = "bar_good"
+    BAR_WAIT = "bar_wait"
+    BAR_BAD = "bar_bad"
+    BAR_READ = "bar_read"
+    WEIGHTS = "weights"
+    KV = "kv"
+    CACHES = "caches"
+    STATE = "state"
+    GRAPHS = "graphs"
+    WORKSPACE = "workspace"
+    ALLOCATOR = "allocator"
+    ROLES = "roles"
+    OUTSIDE = "outside"
+    FREE = "free"
 
 
 class Align(StrEnum):

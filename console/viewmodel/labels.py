@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from console.history.phases import Phase
-from console.text.style_roles import StyleRole
+from console.text.spans import StyleRole
 from engine.protocol import Finish, LaneState, RoleState, Status, WaitState
 
 

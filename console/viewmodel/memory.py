@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from console.text import figures
-from console.text.spans import literal
-from console.text.style_roles import StyleRole
+from console.text.spans import StyleRole, literal
 from console.viewmodel.rows import LadderRow, MemoryPart, MemoryView, PoolView, SlotPages
 from engine.protocol import DeviceMemory, Health, LadderLevel, Memory
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from console.history.rates import Track
 from console.session.fetched import NOTHING_FETCHED, Fetched
-from console.text.style_roles import StyleRole
+from console.text.spans import StyleRole
 from console.viewmodel.labels import StatusLabel
 from console.viewmodel.queue import WaitingQueue
 

@@ -20,8 +20,7 @@ from console.draw.cursor import settled
 from console.draw.frame import Frame, PanelContent, framed, scroll_limit
 from console.draw.theme import Theme, faded
 from console.keys.views import DIGITS, ViewName, ViewState
-from console.text.spans import Line, width_of
-from console.text.style_roles import StyleRole
+from console.text.spans import Line, StyleRole, width_of
 from console.viewmodel.rows import ScreenView
 
 _EMPTY = Arrangement({}, 1)

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from console.draw.theme import Theme
-from console.text.style_roles import StyleRole
+from console.text.spans import StyleRole
 from console.viewmodel.confirmations import Question
 from console.widgets.textual_theme import plain_ascii
 

@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from console.draw.theme import Theme
 from console.keys.actions import Action, groups
-from console.text.style_roles import StyleRole
+from console.text.spans import StyleRole
 from console.viewmodel.labels import FINISH_LABELS, LANE_LABELS, LEVEL_LABELS, ROLE_LABELS, WAIT_LABELS, StatusLabel
 from console.widgets.textual_theme import plain_ascii
 

@@ -8,7 +8,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from console.draw.theme import Theme
-from console.text.style_roles import StyleRole
+from console.text.spans import StyleRole
 
 SHOWN_S = 8.0
 

@@ -8,10 +8,9 @@ from textual.containers import VerticalScroll
 from textual.filter import LineFilter
 from textual.theme import Theme as TextualTheme
 
-from console.draw.palettes import LIGHT, Palette
-from console.draw.theme import PALETTES, Theme, ThemeName
+from console.draw.theme import LIGHT, PALETTES, Palette, Theme, ThemeName
 from console.text.ascii import ascii_text
-from console.text.style_roles import StyleRole
+from console.text.spans import StyleRole
 
 
 class AsciiFilter(LineFilter):

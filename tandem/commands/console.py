@@ -64,7 +64,7 @@ def console(
     if headless or (record is not None and once):
         if record is None or once:
             raise CommandError("--headless goes with --record, and --record not with --once", Exit.USAGE)
-        from console.headless import run_headless
+        from console.main import run_headless
 
         only = _addresses(url or [], several=False)[0]
         raise typer.Exit(run_headless(only.url, record, _reachable(only)))

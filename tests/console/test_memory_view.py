@@ -13,7 +13,7 @@ from console.draw.bars import chart, shrunk
 from console.history.rates import Track
 from console.keys.views import ViewState
 from console.text import figures
-from console.text.style_roles import StyleRole
+from console.text.spans import StyleRole
 from console.viewmodel.build import screen_view
 from console.viewmodel.rows import Link, ScreenView
 from engine.protocol import Health

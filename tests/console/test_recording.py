@@ -19,13 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from console.headless import run_headless
 from console.history.codec import BLOCK_SNAPSHOTS, Decoder
 from console.history.rates import Track
 from console.history.recorder import NotARecording, Recorder, unpacked_block
 from console.history.recording import Recording
 from console.history.timeline import Gap
-from console.main import Options, run
+from console.main import Options, run, run_headless
 from console.session.client import EngineClient, Unreachable
 from console.viewmodel.build import screen_view
 from console.viewmodel.rows import Link
@@ -312,7 +311,7 @@ def test_the_client_hands_on_bodies_and_misses(tmp_path: Path) -> None:
 
 
 def test_headless_records_until_it_is_told_to_end(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from console.headless import run_headless as run; "
+    program = "import sys; from pathlib import Path; from console.main import run_headless as run; "
     call = "sys.exit(run(sys.argv[1], Path(sys.argv[2])))"
     with FakeHealth(fake_health.waiting) as server:
         arguments = [sys.executable, "-c", program + call, server.url, str(tmp_path / "f")]

@@ -9,8 +9,7 @@ from rich.cells import cell_len
 
 from console.draw.bars import Part, progress, sparkline, stacked
 from console.text import figures
-from console.text.spans import Align, Span, clip, column, fit, literal, parts, spread, width_of, wrap
-from console.text.style_roles import StyleRole
+from console.text.spans import Align, Span, StyleRole, clip, column, fit, literal, parts, spread, width_of, wrap
 
 any_text = st.text(max_size=60)
 

@@ -45,9 +45,9 @@ def test_a_commands_help_imports_no_torch() -> None:
     assert modules_after(code) & {"torch", "textual", "httpx"} == set()
 
 
-def test_the_console_imports_no_engine_and_no_recording() -> None:
+def test_the_console_imports_no_engine() -> None:
     found = all_modules_after("import console.main, console.app.app")
-    assert found & {"pydantic", "sqlite3", "torch", "textual_serve", "aiohttp", "uvicorn"} == set()
+    assert found & {"pydantic", "torch", "textual_serve", "aiohttp", "uvicorn"} == set()
 
 
 ROOT = Path(__file__).parents[2]
