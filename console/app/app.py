@@ -206,7 +206,7 @@ class ConsoleApp(App[int]):
             self._change(replace(self.state, filter=""))
 
     async def on_touched(self, message: Touched) -> None:
-        """A press on the footer is its key, on a panel or a row it chooses, on what is chosen it opens."""
+        """A press on the footer acts as the key under it. On a panel or row it chooses; on the chosen one it opens."""
         region = message.region
         if region is Region.FOOTER:
             action = action_at(self._open, self.size.width, message.x)

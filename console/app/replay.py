@@ -25,7 +25,7 @@ from console.widgets.scrub_bar import ScrubBar, TimeBar
 from engine.protocol import ActionReply, Health, LedgerRow, LogPage, RequestsPage
 
 TICK_S = 0.1
-# How often the file is asked how far it reaches.
+# Seconds between two looks at how far the file reaches.
 REFRESH_S = 1.0
 
 _NOT_HERE = "not in a recording"

@@ -17,26 +17,26 @@ from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
-# So many characters in one read were typed by nobody: key by key a paste would act, and take seconds.
+# This many characters in one read are a paste. Read as keys they would act, and take seconds.
 BURST = 64
-# What comes within this of a paste is the rest of it.
+# Input within this time after a paste belongs to the paste.
 REST_S = 0.1
 _READ_BYTES = 1 << 14
 _TICK_S = 0.1
 _PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 _MARKS = re.compile(f"({re.escape(_PASTE_BEGINS)}|{re.escape(_PASTE_ENDS)})")
 _MAY_END_PASTE = re.compile(r"\x1b(\[(20?1?)?)?\Z")
-# What a key that a person presses may leave open until a pause says so: Escape, and Alt with a bracket.
+# The start of a sequence that may also be a key: Escape, or Alt with a bracket. A pause decides.
 _MAY_BE_KEY = re.compile(r"\x1b\[?\Z")
-# The beginning of a report, whose rest is still to come: of the mouse, a size, a mode, or a key with its modifiers.
+# The beginning of a report that is not yet complete: of the mouse, a size, a mode, or a key with its modifiers.
 _HEAD = re.compile(r"\x1b\[(<[0-9;-]{0,24}|\??[0-9][0-9;:]{0,30}\$?|\?)\Z")
 _REPORT = re.compile(r"\x1b\[(<-?[0-9]+;-?[0-9]+;-?[0-9]+[Mm]|\??[0-9][0-9;:]*(\$y|[A-HP-SZctu~]))")
-# A paste's mark or a report whose first characters were taken for a key, because the rest took so long.
+# The rest of a paste's mark or report whose first characters were read as a key, because the rest came late.
 _ORPHAN = re.compile(r"\[?(?:(200~)|<-?[0-9]+;-?[0-9]+;-?[0-9]+[Mm])")
 
 
 class Reader:
-    """Makes messages of bytes as they come. `clock` gives monotonic seconds.
+    """Turns input bytes into messages. `clock` gives monotonic seconds.
 
     Beyond what Textual's parser does: many characters at once are a paste, no character of a paste is a key, a report
     that is cut short waits for its rest and never becomes keys, and bytes that are no text do no harm.
@@ -48,13 +48,13 @@ class Reader:
         self._clock = clock
         self._pasted_at: float | None = None
         self._head = ""
-        # What the parser was given of a sequence that may be a key, while it waits for more.
+        # The sequence that the parser has begun, and that may be a key.
         self._open = ""
         self._in_paste = False
         self._gave_up = False
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """What the bytes of one read mean."""
+        """The messages of the bytes of one read."""
         text = self._decode(data)
         if not text:
             return
@@ -79,14 +79,14 @@ class Reader:
         yield from self._parsed(last)
 
     def tick(self) -> Iterable[Message]:
-        """What a pause means: an escape character that nothing followed is the key."""
+        """The messages after a pause: an escape character that nothing followed is the Escape key."""
         messages = list(self._parser.tick())
         if messages:
             self._gave_up, self._open = True, ""
         return messages
 
     def _joined(self, text: str) -> str:
-        """The text with the report that began before it, or without its rest where the beginning is lost."""
+        """The text joined to the report that began before it, or without the rest of a report whose beginning is lost."""
         gave_up, self._gave_up = self._gave_up, False
         if self._head:
             whole = self._head + text
@@ -95,11 +95,11 @@ class Reader:
         return text if orphan is None else (_PASTE_BEGINS if orphan[1] else "") + text[orphan.end() :]
 
     def _parsed(self, part: str) -> Iterable[Message]:
-        """What the parser makes of a mark of a paste, or of what stands beside marks."""
+        """The messages of a paste's mark, or of the text between marks."""
         if part == (_PASTE_ENDS if self._in_paste else _PASTE_BEGINS):
             self._in_paste = not self._in_paste
         elif self._in_paste:
-            # Of what follows one the parser would make keys.
+            # The parser would read the characters after an escape as keys.
             part = part.replace("\x1b", "")
         return self._parser.feed(part) if part else ()
 
@@ -139,7 +139,7 @@ def hear_signals(leave: Callable[[int], None], driver: Driver | None) -> None:
 
 
 def _continued(driver: Driver) -> None:
-    """Take the terminal back after a stop. One by SIGSTOP comes without warning: its reader of the keyboard still runs,
+    """Take the terminal back after a stop. SIGSTOP comes without warning: the keyboard reader from before still runs,
     and a second one beside it would take some of the keys and never end. Called by the loop, so never within itself."""
     if not getattr(driver, "_must_signal_resume", False):
         driver.suspend_application_mode()

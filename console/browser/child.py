@@ -36,7 +36,7 @@ class ConsoleChild(AppService):
         return super()._build_environment(*_clamped(width, height)) | {"TEXTUAL_DRIVER": DRIVER}
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
-        # A group of its own: Ctrl-C in the server's terminal is the server's to hand on.
+        # A process group of its own: the server passes Ctrl-C on.
         self._process = process = await asyncio.create_subprocess_exec(
             *self._argv,
             stdin=PIPE,
@@ -57,7 +57,7 @@ class ConsoleChild(AppService):
         await self._hang_up()
 
     async def on_data(self, payload: bytes) -> None:
-        # What comes after the tab is closed is taken all the same: a full pipe would keep the console from ending.
+        # Read on after the tab is closed: a full pipe would keep the console from ending.
         with suppress(ConnectionError, RuntimeError):
             await super().on_data(payload)
 

@@ -1,4 +1,4 @@
-"""What stands in for the terminal of a console process whose screen is a browser tab."""
+"""The Textual driver of a console process whose screen is a browser tab."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from textual.drivers.web_driver import WebDriver
 
 
 class BrowserDriver(WebDriver):
-    """Ends the app when the server that asked for it is gone, however it went: its input then ends."""
+    """Ends the app when its input ends, which happens when the server is gone."""
 
     def run_input_thread(self) -> None:
         super().run_input_thread()

@@ -38,7 +38,7 @@ class ConsoleServer(Server):
     def run(self) -> int:
         """Serve until SIGINT, SIGTERM or SIGHUP; every tab's console has ended when it returns."""
         self.initialize_logging()
-        # What a console that failed to start had to say is no data.
+        # The output of a console that failed to start must not go to stdout.
         with redirect_stdout(sys.stderr):
             return asyncio.run(self._serve())
 
@@ -84,9 +84,9 @@ class ConsoleServer(Server):
         return app
 
     async def _serve(self) -> int:
-        told = asyncio.Event()
+        stop = asyncio.Event()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(signum, told.set)
+            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
         runner = web.AppRunner(await self._make_app(), access_log=None, shutdown_timeout=2.0)
         await runner.setup()
         try:
@@ -100,7 +100,7 @@ class ConsoleServer(Server):
             self.port = runner.addresses[0][1]
             print(f"http://{self.host}:{self.port}/?token={self._gate.token}", file=sys.stderr)
             print("Open this address in a browser of this box; Ctrl-C ends the console.", file=sys.stderr, flush=True)
-            await told.wait()
+            await stop.wait()
         finally:
             await runner.cleanup()
         return 0

@@ -1,1 +1,1 @@
-"""Draws each region as lines of toned text for a given width: pure functions of the frame's view."""
+"""Draws each region as lines of styled text for a given width: pure functions of the view model."""

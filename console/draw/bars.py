@@ -26,7 +26,7 @@ class Part:
 
 
 def progress(done: float, total: float, width: int, style: StyleRole) -> Line:
-    """A thin bar, heavy where done, light where not. What has begun shows a cell, what is unfinished never fills it."""
+    """A thin bar, heavy where done, light where not. It shows a cell once begun, and is full only when finished."""
     if width <= 0:
         return ()
     share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0

@@ -25,7 +25,7 @@ class RowAt(NamedTuple):
 
 
 class DrawnAsShown(Sequence[Line]):
-    """A body of `length` lines, each drawn by `draw` only when it comes to be shown: for lists of hundreds."""
+    """A body of `length` lines. `draw` makes a line only when it is shown, so that lists of hundreds stay cheap."""
 
     def __init__(self, length: int, draw: Callable[[int], Line]) -> None:
         self._length = length

@@ -17,11 +17,11 @@ from console.viewmodel.rows import LaneView, ScreenView
 _NARROW = 68
 # Rows a lane takes in each form, the roomiest first.
 _FULL, _MIDDLE, _PAIR, _SINGLE = 6, 4, 2, 1
-# Kept free for sentences, so that a lane that starts to wait does not change how the others look.
+# Rows kept free for reasons, so that the other lanes keep their form when one starts to wait.
 _SPARE = 2
 _TALLEST_CURVE = 3
 _LEFT = 12
-# From here on numbers stand in full.
+# From this width on, numbers are written in full.
 _WIDE = 100
 
 
@@ -73,7 +73,7 @@ def _form(count: int, width: int, height: int) -> _Form:
     return _FORMS[-1]
 
 
-# A lane that stands still is drawn once, not four times a second.
+# Cached: a lane that does not change is drawn once, not four times a second.
 @lru_cache(maxsize=64)
 def _block(lane: LaneView, past: LaneTrack, width: int, form: _Form) -> tuple[Line, ...]:
     """One lane's rows, its reason under the first of them."""
@@ -138,7 +138,7 @@ def _label(text: str, lane: LaneView) -> Span:
 
 
 def _row(lane: LaneView, label: str, bar: Line, middle: Line, facts: list[Line], width: int) -> Line:
-    """Label, bar, figures, facts: each stands under itself from lane to lane."""
+    """Label, bar, figures, facts, in the same columns for every lane."""
     lead: Line = (_label(label, lane), *bar, Span(" "), *middle)
     return (*lead, *parts(facts, width - width_of(lead), " · "))
 
@@ -198,7 +198,7 @@ def _rate_rows(lane: LaneView, bar: int, width: int, height: int) -> list[Line]:
 
 
 def window_bar(lane: LaneView, width: int) -> Line:
-    """The slot's window: rows written (or kept, where nobody asks), rows committed ahead, and what is only reserved."""
+    """The slot's window: rows written (in an idle slot: kept), rows committed ahead, and the reserved rest."""
     held, style = (lane.rows, StyleRole.KV) if lane.busy else (lane.kept, StyleRole.KEPT)
     ahead = Part(max(0, lane.committed - held), StyleRole.MARGIN, AHEAD)
     return stacked((Part(held, style), ahead), lane.window, width, Part(0, StyleRole.TRACK, TRACK))
@@ -217,7 +217,7 @@ def _window_row(lane: LaneView, bar: int, width: int) -> Line:
 
 
 def _time_row(lane: LaneView, past: LaneTrack, bar: int, width: int) -> Line:
-    """What the request did when, from its coming; in an idle slot, what the slot did lately."""
+    """The phases of the request since its arrival; in an idle slot, the latest phases of the slot."""
     label, phases = ("timeline", past.phases) if lane.busy else ("before", past.slot_phases)
     step = strips.step_for(len(phases), bar)
     lead: Line = (_label(label, lane), *strips.strip(phases, bar, step), Span(" " * 9))

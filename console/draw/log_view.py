@@ -87,7 +87,7 @@ def _drawn(line: LogLine, width: int) -> tuple[Line, ...]:
     event, request = literal(line.event), literal(line.request or "")
     named = " ".join(part for part in (event, request) if part)
     room = max(1, width - _MARGIN)
-    # A line break within a line is kept: what follows it stands under the text, where no line of its own begins.
+    # A line break within a log line is kept. The text after it is indented, so that it cannot pass for a log line.
     first, *more = f"{named} {line.text}".rstrip().split("\n")
     texts = [part for paragraph in (first, *more) for part in wrap(literal(paragraph), room)]
     rows: list[Line] = []

@@ -216,7 +216,7 @@ def _rung(level: LadderRow, name: int, width: int) -> list[Line]:
 
 
 def _reserved(pool: PoolView, width: int) -> list[Line]:
-    """Addresses are no memory: said apart, in no bar."""
+    """Reserved addresses: listed apart and in no bar, because they take no memory."""
     if not pool.enabled:
         return []
     text = (

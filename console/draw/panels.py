@@ -13,7 +13,7 @@ from console.viewmodel.rows import MemoryView, PoolView, RoleView, ScreenView
 
 
 def pool(view: ScreenView, width: int, height: int) -> PanelContent:
-    """Committed pages by slot and by kind; what is only reserved is said apart, since it is no memory."""
+    """Committed pages by slot and by kind. Reserved addresses stand apart, because they take no memory."""
     shown = view.pool
     if shown is None:
         return PanelContent("kv pool")

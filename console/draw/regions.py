@@ -26,7 +26,7 @@ from console.viewmodel.rows import ScreenView
 # The views in which a row can be opened.
 OPENING = frozenset({ViewName.LANES, ViewName.QUEUE, ViewName.REQUESTS})
 
-# Which view says at length what a panel of the overview says in short.
+# The view that shows a panel of the overview at length.
 OPENS = {
     Region.LANES: ViewName.LANES,
     Region.POOL: ViewName.MEMORY,
@@ -37,7 +37,7 @@ OPENS = {
 
 
 def facts(view: ScreenView, width: int, *, alone: bool = False) -> Facts:
-    """What of the frame decides the arrangement at a screen `width` cells wide."""
+    """The facts of the frame that decide the arrangement on a screen `width` cells wide."""
     if view.lanes is None or view.pool is None:
         return Facts(lanes=4, pool_slots=4, alone=alone)
     reason_width = max(10, width - 15)
@@ -89,7 +89,7 @@ _CONTENT: dict[ViewName, Callable[[ScreenView, ViewState, int, int], PanelConten
 
 
 def parts_shown(region: Region, view: ScreenView) -> tuple[object, ...]:
-    """All of the frame that the region draws from: while this is equal, so are its lines."""
+    """The parts of the frame that the region draws. While they are equal, so are its lines."""
     missing = (view.lanes is None, view.textures)
     match region:
         case Region.HEADER:

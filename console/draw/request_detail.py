@@ -29,7 +29,7 @@ Fact = tuple[str, str]
 
 
 def content(view: ScreenView, key: str, width: int) -> PanelContent:
-    """The request with that key or id: as it runs, as it waits, or as it ended; where there is none, that is said."""
+    """The request with that key or id: running, waiting or ended; a note where there is none."""
     row = find_row(view.fetched.requests, key)
     if row is not None:
         return _ended(row, width, view.textures)

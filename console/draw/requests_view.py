@@ -98,12 +98,12 @@ def content(view: ScreenView, state: ViewState, width: int, height: int) -> Pane
 
 
 def _foot(view: ScreenView) -> Line:
-    """The view's keys; no order is offered where none would be carried out."""
+    """The view's keys; without --write the action keys are left out."""
     return notes.keys(*(key for key in _KEYS if view.writes or key[0] != "x"))
 
 
 def _live(view: ScreenView, fetched: FetchedRequests) -> list[LaneView | QueueView]:
-    """What runs, and those that wait longest: the queue view has them all, and they must not hide what ended."""
+    """The running requests and the longest waiting ones. The queue view lists all; here they must not hide the ended ones."""
     if view.lanes is None:
         return []
     over = {row.id for row in fetched.rows[:PAGE]}
@@ -127,7 +127,7 @@ def _ledger_rows(fetched: FetchedRequests, first: int) -> tuple[RowAt, ...]:
 
 
 def _rows(live: list[LaneView | QueueView], fetched: FetchedRequests, chosen: int, more: int) -> tuple[RowAt, ...]:
-    """A line for each request, `more` for the one that is chosen: put together from what is kept between frames."""
+    """A line for each request, and `more` lines for the chosen one, assembled from rows cached between frames."""
     plain = (*(RowAt(_id(shown), index) for index, shown in enumerate(live)), *_ledger_rows(fetched, len(live)))
     if not more:
         return plain
@@ -255,7 +255,7 @@ def _summary(view: ScreenView, state: ViewState) -> Line:
     line.append(Span(f"{running} run, {figures.count(view.queue_total)} wait", StyleRole.DIM))
     if fetched.total is not None and fetched.trouble is None:
         line.append(Span(f" · {figures.count(fetched.total)} in the ledger", StyleRole.DIM))
-        # The rest comes as one scrolls.
+        # The other rows are fetched while scrolling.
         if len(fetched.rows) < fetched.total:
             line.append(Span(f", {figures.count(len(fetched.rows))} here", StyleRole.DIM))
     return tuple(line)

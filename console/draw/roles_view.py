@@ -47,7 +47,7 @@ def content(view: ScreenView, state: ViewState, width: int, height: int) -> Pane
 
 
 def _legend(view: ScreenView, width: int) -> tuple[Line, ...]:
-    """What the bars share out."""
+    """The legend of the bars."""
     signs: list[Line] = [
         (Span(f"{_CLAIM} ", StyleRole.ROLES), Span("its claim", StyleRole.DIM)),
         (Span(f"{FILL} ", StyleRole.GOOD), Span("left for requests", StyleRole.DIM)),
@@ -115,7 +115,7 @@ def _bar(role: RoleView, view: ScreenView, width: int) -> list[Line]:
     after = role.headroom_after
     if after is None:
         return []
-    # What is loaded already is not shared out once more.
+    # The plan does not allot memory to a role that is loaded already.
     claim = 0 if role.decision == "keep" else role.claim_bytes
     floor = min(_floor(view), max(0, after))
     above = max(0, after - floor)

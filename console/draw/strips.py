@@ -11,9 +11,9 @@ from console.text import figures
 from console.text.spans import Line, Span, StyleRole, parts, width_of
 from console.viewmodel.labels import PHASE_LABELS
 
-# Seconds that a cell may stand for: steps that a person counts in.
+# Seconds that one cell may stand for: round numbers.
 _STEPS = (1, 2, 3, 5, 10, 15, 20, 30, 60, 120, 300)
-# The most telling first: on a narrow screen the last are left out.
+# The most important first: a narrow screen leaves out the last ones.
 _LEGEND = (Phase.READING, Phase.WRITING, Phase.YIELDED, Phase.WAITING, Phase.IDLE, Phase.RESTORING, Phase.FINISHING)
 
 

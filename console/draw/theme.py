@@ -19,8 +19,8 @@ from console.text.spans import Line, StyleRole
 
 @dataclass(frozen=True)
 class Palette:
-    """A ground, a bar and a line to type in, and a colour for each style: `bars` stand on the bar, the rest on the
-    ground. `accent` frames what is open over the board."""
+    """Background colours of the ground, the bar and the input line, and a colour for each style role: `bars` are drawn on
+    the bar, `colours` on the ground. `accent` frames what is open over the board."""
 
     ground: str
     bar: str
@@ -130,7 +130,7 @@ LIGHT = Palette(
     },
 )
 
-# Blue against orange is what all common forms of colour blindness leave apart; light against dark does the rest.
+# All common forms of colour blindness tell blue from orange. Brightness tells the other colours apart.
 SAFE = Palette(
     ground=DARK.ground,
     bar=DARK.bar,

@@ -1,4 +1,4 @@
-"""What happened in the last half hour: one bucket a second for the engine and each lane, from snapshots alone."""
+"""Rates and phases of the last half hour, computed from snapshots: one bucket a second for the engine and each lane."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Buckets:
             self.means[-1] += (value - self.means[-1]) / self.taken
             return
         else:
-            # Seconds without a snapshot were not seen, so they show as none rather than as the last rate.
+            # Seconds without a snapshot count as zero, not as the last rate.
             self.means.extend([0.0] * min(second - self.second - 1, KEPT_SECONDS))
         self.means.append(value)
         self.second, self.taken = second, 1
@@ -123,7 +123,7 @@ class _RequestPhases:
             self.age, self.phase = request.age_s, phase
         unseen = self.phases.add(int(request.age_s), phase)
         self._spend(Phase.UNSEEN, unseen)
-        # What it was last seen to do, it did until now.
+        # The phase of the last snapshot lasted until this one.
         self._spend(self.phase, request.age_s - self.age - unseen)
         self.age, self.phase = request.age_s, phase
 
@@ -147,7 +147,7 @@ class _LaneHistory:
         phase = phase_of(lane)
         self.slot_phases.add(int(at), phase)
         if request is None or request.id != self.request:
-            # A lane's picture is of the request in it; the one before left its own line in the log.
+            # The rates of a lane are those of its current request.
             self.marks.clear()
             self.buckets = _Buckets()
             self.request = request.id if request else None

@@ -56,7 +56,7 @@ class Recording:
             raise
 
     def refresh(self) -> None:
-        """Theme again how far the recording reaches."""
+        """Look again how far the recording reaches."""
         with self._reading() as file:
             first, last = file.execute(
                 "SELECT min(a), max(b) FROM (SELECT min(began) a, max(began) b FROM session"

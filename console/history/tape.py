@@ -1,4 +1,4 @@
-"""A recording that plays: where in it the screen stands, how fast that moves, and the timeline it is for the app."""
+"""A recording that plays: its position and speed, and the timeline that it is for the app."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from console.history.recording import RecordedState, Recording
 from console.history.timeline import Gap, Moment, TapeView
 
 SPEEDS = (1, 4, 16)
-# Further ahead than this, rates are built anew rather than carried on.
+# A step forward by more than this builds the rates anew.
 _NEAR_S = 30.0
-# How much of what was before a moment is read after a leap; the rest would take longer than a person waits.
+# Seconds before a moment from which its rates are built after a jump. More would take too long.
 _REBUILT_S = 60.0
 
 
@@ -68,7 +68,7 @@ class Tape:
         )
 
     def refresh(self) -> None:
-        """Theme again how far the recording reaches; raises NotARecording."""
+        """Look again how far the recording reaches; raises NotARecording."""
         end = self._recording.end
         self._recording.refresh()
         self._growing = self._recording.end != end
@@ -119,7 +119,7 @@ class Tape:
         return self._rates.track(when)
 
     def carries(self, when: float) -> bool:
-        """Whether the rates before a moment follow from those known, so that they are there at once."""
+        """Whether the rates before a moment are quick to compute, because they continue those known."""
         return self._rates.near(when)
 
     def _place(self) -> float:
@@ -130,7 +130,7 @@ class Tape:
 
 
 class _Rates:
-    """The rates before a moment: carried on while it moves forward, built anew after a leap."""
+    """The rates before a moment: continued while it moves forward, built anew after a jump."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -138,7 +138,7 @@ class _Rates:
         self._until = float("-inf")
 
     def near(self, when: float) -> bool:
-        """Whether it is reached by going on."""
+        """Whether the moment is a short step forward."""
         return self._until <= when <= self._until + _NEAR_S
 
     def track(self, when: float) -> Track:

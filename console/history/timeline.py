@@ -79,14 +79,14 @@ class Playhead:
         return self.held is not None
 
     def toggled(self, timeline: Timeline) -> Playhead:
-        """Held where the timeline ends now, or let go; with nothing to hold it stays as it is."""
+        """Held at the end of the timeline, or live where it was held; unchanged where the timeline is empty."""
         if self.held is not None:
             return LIVE
         span = timeline.span()
         return Playhead(span[1]) if span else self
 
     def stepped(self, timeline: Timeline, seconds: float) -> Playhead:
-        """So many seconds on, back where negative: never before the oldest snapshot, and live past the newest."""
+        """Moved by so many seconds: not before the oldest snapshot, and live past the newest."""
         span = timeline.span()
         if span is None or (self.held is None and seconds > 0):
             return self
@@ -97,7 +97,7 @@ class Playhead:
         return Playhead(max(oldest, target))
 
     def within(self, timeline: Timeline) -> Playhead:
-        """Where it stood, or at the oldest snapshot once that moment is forgotten."""
+        """The same playhead, or one at the oldest snapshot where its moment was dropped."""
         span = timeline.span()
         return Playhead(max(span[0], self.held)) if span and self.held is not None else self
 

@@ -1,4 +1,4 @@
-"""Turns a Health snapshot and its history into what the screen says: pure functions, one file a part in `parts/`.
+"""Builds the view model of a frame from a Health snapshot and its history; each part has a file beside this one.
 
 Nothing here knows a width, a colour or a terminal. Text from outside is made literal on its way through.
 """
@@ -31,7 +31,7 @@ def screen_view(
     """The whole frame. `filter_text` keeps lanes and waiting requests whose client, id or state contains it.
 
     `textures` asks for fills that differ by glyph, for a screen without colour. `fetched` is what was fetched beyond
-    the snapshot for the view that is open; `writes` says whether the console may order anything.
+    the snapshot for the open view; `writes`: the console may act on the engine.
     """
     top = header(health, track, link)
     if health is None:

@@ -1,4 +1,4 @@
-"""What an operator may order, and what exactly an order does, in words: asked before it is sent."""
+"""The questions that confirm actions on an engine: each says exactly what the action does."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Question:
     yes: str
 
 
-def question(act: EngineAction, view: ScreenView) -> Question | str:
-    """What the act would do to what the screen shows now; or a sentence that says why there is nothing to do."""
-    if act.verb is Verb.CANCEL:
-        return _cancel(act, view)
-    if act.verb in (Verb.DRAIN, Verb.RESUME):
-        return _drain(view) if act.verb is Verb.DRAIN else _RESUME
-    role = next((role for role in view.roles if role.id == act.target), None)
+def question(action: EngineAction, view: ScreenView) -> Question | str:
+    """The question for an action on what the screen shows; or a sentence that says why there is nothing to do."""
+    if action.verb is Verb.CANCEL:
+        return _cancel(action, view)
+    if action.verb in (Verb.DRAIN, Verb.RESUME):
+        return _drain(view) if action.verb is Verb.DRAIN else _RESUME
+    role = next((role for role in view.roles if role.id == action.target), None)
     if role is None:
-        return f"no role {literal(act.target)!r} is planned here"
-    return _load(role, view) if act.verb is Verb.LOAD else _unload(role)
+        return f"no role {literal(action.target)!r} is planned here"
+    return _load(role, view) if action.verb is Verb.LOAD else _unload(role)
 
 
 _RESUME = Question(
@@ -46,15 +46,15 @@ def _drain(view: ScreenView) -> Question | str:
     return Question("drain the engine?", f"{text}, which the same key asks for.", "drain it")
 
 
-def _cancel(act: EngineAction, view: ScreenView) -> Question | str:
-    title = f"cancel {literal(act.target)}?"
+def _cancel(action: EngineAction, view: ScreenView) -> Question | str:
+    title = f"cancel {literal(action.target)}?"
     for lane in view.lanes.lanes if view.lanes is not None else ():
-        if lane.busy and lane.request == act.target:
+        if lane.busy and lane.request == action.target:
             return Question(title, _cancel_running(lane), "cancel it")
     for entry in view.queue:
-        if entry.id == act.target:
+        if entry.id == action.target:
             return Question(title, _cancel_waiting(entry), "cancel it")
-    return f"{literal(act.target)} neither runs nor waits"
+    return f"{literal(action.target)} neither runs nor waits"
 
 
 def _cancel_running(lane: LaneView) -> str:

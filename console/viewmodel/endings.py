@@ -1,4 +1,4 @@
-"""How a request ended: one word, and one sentence with its figures."""
+"""How a request ended: a label, and one sentence with its figures."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine.protocol import Finish, LedgerRow
 
 @dataclass(frozen=True)
 class Ended:
-    """A glyph with a word, and the sentence."""
+    """The ending of a request."""
 
     label: StatusLabel
     sentence: str
 
 
 def ended(row: LedgerRow) -> Ended:
-    """What the ledger knows of an ending, in words; where the engine gave a reason, that is the sentence's heart."""
+    """The label and sentence for a row of the ledger; the sentence includes the engine's reason where there is one."""
     reason = literal(row.reason or "").strip()
     return Ended(FINISH_LABELS[row.finish], _sentence(row, reason))
 

@@ -1,4 +1,4 @@
-"""What the two lines at the top say: what runs, how it is, how fresh this is, and what went wrong."""
+"""The header: model, status, age of the picture, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each lane says, and how far loading is."""
+"""The lanes, and the progress of loading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.protocol import Health, Lane, LaneState
 
 
 def lane_view(lane: Lane, past: LaneTrack, *, stale: bool) -> LaneView:
-    """What one lane says. `stale`: the snapshot is no longer current, so it shows no rate."""
+    """One lane. `stale`: the snapshot is no longer current, so it shows no rate."""
     label = LANE_LABELS[lane.state]
     text = literal(lane.phase_text) or label.text
     # The phase text ends in a rate. A rate that is no longer measured is not shown, so only the label stays.

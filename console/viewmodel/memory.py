@@ -1,4 +1,4 @@
-"""What the KV pool and the memory hold."""
+"""The KV pool and the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the waiting requests say: hundreds of entries, of which a screen shows a few."""
+"""The waiting requests: there may be hundreds, of which a screen shows a few."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WaitReason(NamedTuple):
 
 
 class QueueView(NamedTuple):
-    """A waiting request. What it says of its figures is made when it is shown."""
+    """A waiting request. Its figures are formatted only when it is shown."""
 
     id: str
     client: str
@@ -53,8 +53,7 @@ class QueueView(NamedTuple):
 
 
 class WaitingQueue(Sequence[QueueView]):
-    """The queue as it is shown. An entry is made when it is looked at; what is counted over all of them, their ids and
-    how many lines they take, is had without making any."""
+    """The queue as it is shown. Entries are built on access; ids, reasons and sums need no entry."""
 
     def __init__(self, entries: Sequence[Queued] = ()) -> None:
         self._entries = entries
@@ -112,7 +111,7 @@ def queued(entry: Queued) -> QueueView:
     )
 
 
-# Most of a long queue waits for the same few things.
+# In a long queue most entries have one of a few reasons.
 @lru_cache(maxsize=1024)
 def _why(state: WaitState, home: int | None, reason: str) -> WaitReason:
     label = WAIT_LABELS[state]

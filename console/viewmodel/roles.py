@@ -1,4 +1,4 @@
-"""What each small model beside the engine says."""
+"""The small models beside the engine."""
 
 from __future__ import annotations
 

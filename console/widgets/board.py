@@ -67,7 +67,7 @@ class RegionWidget(Widget):
         self.refresh()
 
     def draw_view(self, name: ViewName, view: ScreenView, state: ViewState, arrangement: Arrangement) -> ViewState:
-        """Take in a frame of a whole view; returns the state with its cursor and offset where they now are."""
+        """Draw a frame of a whole view; returns the state with its cursor and offset on this frame."""
         box = arrangement.boxes[self.region_name]
         content = regions.view_content(name, view, state, box)
         state = settled(self.content, content, state, box.height)
@@ -77,7 +77,7 @@ class RegionWidget(Widget):
         return state
 
     def draw(self, view: ScreenView, arrangement: Arrangement, focused: Region | None, open_view: ViewName) -> None:
-        """Take in a frame; ask for a repaint of exactly the rows that changed."""
+        """Draw a frame and repaint only the rows that changed."""
         if self.region_name not in arrangement.boxes:
             return
         name = self.region_name
@@ -158,7 +158,7 @@ class BoardLayout(Layout):
 
 
 class Board(Widget):
-    """Holds all regions. `show` is the one way in: a frozen frame."""
+    """Holds all regions; `show` draws a frame."""
 
     DEFAULT_CSS = """
     Board {
@@ -192,7 +192,7 @@ class Board(Widget):
 
     @property
     def content(self) -> PanelContent | None:
-        """What the view that is open says in whole; None on the overview."""
+        """The content of the open view; None on the overview."""
         if self._open is ViewName.OVERVIEW:
             return None
         return self._widget(Region.VIEW).content
@@ -252,7 +252,7 @@ class Board(Widget):
         if facts != self._facts:
             self._facts = facts
             self._placing.arrangement = arrange(self.size.width, self.size.height, facts)
-            # Asked through a child: Textual forgets a cached arrangement only for the ancestors of who asks.
+            # Called on a child: Textual drops a cached arrangement only for the ancestors of the widget that asks.
             self.regions[0].refresh(layout=True)
         arrangement = self._placing.arrangement
         if self.chosen not in arrangement.boxes and not alone:

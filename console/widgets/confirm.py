@@ -1,4 +1,4 @@
-"""The question before anything is done to an engine: what exactly will happen, and to which one."""
+"""The confirmation box: what exactly an action will do, and to which engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from console.widgets.textual_theme import plain_ascii
 
 YES = ("y", "enter")
 MOMENT_S = 0.3
-"""Of no keys before one may say yes: shorter than a person takes to read what it is about."""
+"""Seconds without a key before a key may confirm. Nobody reads the question faster."""
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -72,7 +72,7 @@ class ConfirmScreen(ModalScreen[bool]):
         self._quiet_since = get_time()
 
     def takes(self, key: events.Key) -> bool:
-        """Whether the key was pressed for this box, which hears of every key that is pressed while it is open."""
+        """Whether the key was meant for this box. Called for every key while the box is open."""
         alone = key.time - self._quiet_since >= MOMENT_S
         if self._quiet_since < key.time:
             self._quiet_since = key.time

@@ -1,4 +1,4 @@
-"""The filter's input line: opens over the footer, applies as one types."""
+"""The filter's input line: opens over the footer and applies while typing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FilterBar(Input):
         """Show it with `text` in it, ready to type."""
         self.value = text
         self.cursor_position = len(text)
-        # At once, not at the next refresh: what is typed right behind the slash belongs in here.
+        # At once, not at the next refresh, so that text typed right after the slash goes in here.
         self.display = True
         self.screen.set_focus(self)
 

@@ -1,4 +1,4 @@
-"""A short remark over the footer: what an order came to."""
+"""A short notice over the footer: the result of an action."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN_S = 8.0
 
 
 class NoticeBar(Static):
-    """At most a few lines at the lower edge; gone after eight seconds, or with the next remark."""
+    """At most a few lines at the lower edge; gone after eight seconds, or with the next notice."""
 
     DEFAULT_CSS = """
     NoticeBar {
@@ -34,7 +34,7 @@ class NoticeBar(Static):
         self.display = False
 
     def say(self, text: str, theme: Theme, *, good: bool) -> None:
-        """Show the remark; what is not good begins with a cross."""
+        """Show the notice; a failure begins with a cross."""
         glyph, role = ("●", StyleRole.GOOD_STRONG) if good else ("✖", StyleRole.BAD_STRONG)
         style = theme.styles[role]
         # On the bar's own ground, not on the board's.
@@ -46,5 +46,5 @@ class NoticeBar(Static):
         self._until = self.set_timer(SHOWN_S, self.hush)
 
     def hush(self) -> None:
-        """Take the remark away."""
+        """Hide the notice."""
         self.display = False

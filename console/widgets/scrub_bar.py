@@ -1,4 +1,4 @@
-"""The lower edge in a recording: the line that shows the place in it, and the line in which a time is asked for."""
+"""The lower edge in a recording: the position line, and the input line for a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The themes as Textual wants them, for what it draws itself: the palette of commands, the filter, the help."""
+"""The themes as Textual themes, for widgets that Textual draws: command palette, filter, help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from console.text.spans import StyleRole
 
 
 class AsciiFilter(LineFilter):
-    """What the board does to its own lines, for every other widget."""
+    """Replaces glyphs by ASCII in widgets other than the board, which does it for its own lines."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(ascii_text(text), style, control) for text, style, control in segments]
@@ -62,7 +62,7 @@ def default_variables() -> dict[str, str]:
 
 
 def plain_ascii(box: VerticalScroll, theme: Theme) -> None:
-    """Leave nothing of Textual's own around a page that is not ASCII, where the look sends nothing else."""
+    """In an ASCII theme, remove the border and scroll bar glyphs that Textual draws around a page."""
     if not theme.ascii:
         return
     # A scroll bar is drawn in eighths of a cell; the keys scroll without it.

@@ -250,9 +250,9 @@ def record(path: Path, seconds: float, *, begin: float = 1_800_000_000.0) -> flo
     now = begin
     started = time.monotonic()
     with Recorder(path, clock=lambda: now) as recorder:
-        for at, health in Day().snapshots(seconds):
+        for index, (at, health) in enumerate(Day().snapshots(seconds)):
             now = begin + at
-            while recorder.waiting > 200:
+            while index - recorder.written > 200:
                 time.sleep(0.001)
             recorder.snapshot("http://127.0.0.1:8000", encode(health))
     if recorder.trouble:

@@ -69,18 +69,6 @@ async def small(stage: Stage, take: Take) -> None:
     take("help")
 
 
-async def large(stage: Stage, take: Take) -> None:
-    """The same on a very large one, an idle engine."""
-    await stage.play(fake_health.idle, range(3))
-    await stage.pilot.press("6")
-    await stage.until("150 here")
-    take("idle")
-    await stage.pilot.press("down", "down", "down", "enter")
-    take("detail")
-    await stage.pilot.press("5")
-    take("roles")
-
-
 async def empty(stage: Stage, take: Take) -> None:
     """Nothing ended yet, nothing logged yet; then an engine of before there was a ledger."""
     stage.api.admin.rows.clear()
@@ -104,7 +92,6 @@ async def empty(stage: Stage, take: Take) -> None:
 SCENARIOS: dict[str, tuple[Scenario, tuple[int, int]]] = {
     "work": (at_work, (120, 36)),
     "small": (small, (60, 18)),
-    "large": (large, (200, 60)),
     "empty": (empty, (80, 24)),
 }
 
