@@ -19,8 +19,8 @@ from console.text.spans import Line, StyleRole
 
 @dataclass(frozen=True)
 class Palette:
-    """Background colours of the ground, the bar and the input line, and a colour for each style role: `bars` are drawn on
-    the bar, `colours` on the ground. `accent` frames what is open over the board."""
+    """Background colours of the ground, the bar and the input line, and a colour for each style role: `bars` are drawn
+    on the bar, `colours` on the ground. `accent` frames what is open over the board."""
 
     ground: str
     bar: str
