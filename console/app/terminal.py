@@ -86,7 +86,7 @@ class Reader:
         return messages
 
     def _joined(self, text: str) -> str:
-        """The text joined to the report that began before it, or without the rest of a report that lost its beginning."""
+        """The text after the report that began before it, or without the rest of a report that lost its beginning."""
         gave_up, self._gave_up = self._gave_up, False
         if self._head:
             whole = self._head + text

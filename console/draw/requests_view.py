@@ -103,7 +103,7 @@ def _foot(view: ScreenView) -> Line:
 
 
 def _live(view: ScreenView, fetched: FetchedRequests) -> list[LaneView | QueueView]:
-    """The running requests and the longest waiting ones. The queue view lists all; here they must not hide ended ones."""
+    """The running requests and the longest waiting ones. The queue view lists all; here they would hide ended ones."""
     if view.lanes is None:
         return []
     over = {row.id for row in fetched.rows[:PAGE]}
