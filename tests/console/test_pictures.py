@@ -123,11 +123,11 @@ PUBLISHED_VIEWS = {
     "queue": "test_queue_view/test_pictures[crowd]",
     "memory": "test_memory_view/test_pictures[pressure]",
     "rounds": "test_rounds_view/test_pictures[drafting]",
-    "roles": "test_desk_pictures/test_pictures[work][refused]",
-    "requests": "test_desk_pictures/test_pictures[work][requests]",
-    "request": "test_desk_pictures/test_pictures[work][detail]",
-    "log": "test_desk_pictures/test_pictures[work][held]",
-    "confirm": "test_desk_pictures/test_pictures[work][confirm]",
+    "roles": "test_data_view_pictures/test_pictures[work][refused]",
+    "requests": "test_data_view_pictures/test_pictures[work][requests]",
+    "request": "test_data_view_pictures/test_pictures[work][detail]",
+    "log": "test_data_view_pictures/test_pictures[work][held]",
+    "confirm": "test_data_view_pictures/test_pictures[work][confirm]",
 }
 
 
