@@ -80,7 +80,7 @@ def test_what_is_wanted_goes_before_what_goes_back() -> None:
     held.give_back(0, 8)
     held.block.commit_ahead([(8 * PAGE, PAGE)])
     held.gate.set()
-    held.stock.thread.run_until_idle()
+    held.stock.thread.wait_until_idle()
     assert [name for name, _, _ in held.driver.calls[8:]] == ["unmap", "map", *["unmap"] * 7]
     held.close()
 
@@ -116,7 +116,7 @@ def test_pages_on_their_way_out_are_available() -> None:
     block.give_back(0, 100 * PAGE)
     assert probe.read() == before
     driver.unmap_gate.set()
-    stock.thread.run_until_idle()
+    stock.thread.wait_until_idle()
     assert stock.spare == STOCK_PAGES
     assert probe.read() == before
     block.close()
@@ -127,14 +127,14 @@ def test_a_page_that_cannot_be_unmapped_is_told_of_and_kept() -> None:
     held.driver.failing = {"unmap"}
     held.give_back(0, 2)
     held.gate.set()
-    held.stock.thread.run_until_idle()
+    held.stock.thread.wait_until_idle()
     assert (held.block.committed_bytes, held.block.leaving_bytes, held.stock.idle) == (2 * PAGE, 0, 0)
     with pytest.raises(RuntimeError, match=r"could not be given back: .*scripted failure of unmap; stuck: \[0, 1\]"):
         held.block.check_integrity()
     held.block.give_back(0, 4 * PAGE)
     held.driver.failing = set()
     held.driver.done = held.driver.events
-    held.stock.thread.run_until_idle()
+    held.stock.thread.wait_until_idle()
     assert set(held.driver.maps) == {held.page(0), held.page(1)}
     held.block.commit(0, PAGE)
     assert (held.block.committed_bytes, held.driver.zeroed[-1]) == (PAGE, held.page(0))
@@ -147,11 +147,11 @@ def test_an_event_that_fails_keeps_its_pages_and_the_others_leave() -> None:
     held.gate.set()
     held.driver.failing = {"passed"}
     held.block.give_back(0, PAGE)
-    held.stock.thread.run_until_idle()
+    held.stock.thread.wait_until_idle()
     held.driver.failing = set()
     held.block.give_back(PAGE, PAGE)
     held.driver.done = held.driver.events
-    held.stock.thread.run_until_idle()
+    held.stock.thread.wait_until_idle()
     assert set(held.driver.maps) == {held.page(i) for i in (0, 2, 3)}
     with pytest.raises(RuntimeError, match="scripted failure of passed"):
         held.block.check_integrity()
@@ -167,7 +167,7 @@ def test_a_handle_that_cannot_be_released_stays_counted() -> None:
     driver.failing = {"release"}
     block.give_back(0, block.length)
     driver.done = driver.events
-    stock.thread.run_until_idle()
+    stock.thread.wait_until_idle()
     assert (stock.spare, stock.idle, stock.live) == (STOCK_PAGES, STOCK_PAGES, STOCK_PAGES + 2)
     assert not driver.maps
     with pytest.raises(RuntimeError, match="scripted failure of release"):
@@ -204,7 +204,7 @@ def test_a_range_closed_with_work_queued_leaves_nothing(begun: bool) -> None:
     held.block.close()
     assert set(held.driver.maps) >= {other.address + PAGE}
     held.driver.done = held.driver.events
-    held.stock.thread.run_until_idle()
+    held.stock.thread.wait_until_idle()
     assert set(held.driver.maps) == {other.address + PAGE}
     assert any(t.name == "tandem-pages" for t in threading.enumerate())
     other.close()
@@ -273,7 +273,7 @@ class ByHand(PageThread):
             self.move()
         raise AssertionError("no step of the helper gets there")
 
-    def run_until_idle(self) -> None:
+    def wait_until_idle(self) -> None:
         while self._later:
             self._driver.wait()
             self._step()
