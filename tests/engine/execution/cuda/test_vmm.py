@@ -37,7 +37,7 @@ def test_pages_leave_only_behind_their_readers() -> None:
     assert stock.thread.soon(lambda: None).result() is None
     assert len(driver.maps) == 6
     driver.done = driver.events
-    stock.thread.run_until_idle()
+    stock.thread.wait_until_idle()
     assert (len(driver.maps), block.leaving_bytes, stock.idle) == (2, 0, 4)
     block.commit(2 * PAGE, PAGE)
     assert (stock.live, stock.spare) == (6, 3)
@@ -56,7 +56,7 @@ def test_a_page_wanted_again_before_it_left_stays_and_is_zeroed() -> None:
     block.commit(2 * PAGE, PAGE)
     assert driver.zeroed == [block.address + 2 * PAGE]
     driver.done = driver.events
-    stock.thread.run_until_idle()
+    stock.thread.wait_until_idle()
     assert set(driver.maps) == {block.address, block.address + 2 * PAGE}
     block.check_integrity()
     block.close()
@@ -71,7 +71,7 @@ def test_a_page_wanted_ahead_before_it_left_stays() -> None:
     driver.zeroed.clear()
     block.commit_ahead([(0, PAGE)])
     driver.done = driver.events
-    stock.thread.run_until_idle()
+    stock.thread.wait_until_idle()
     assert set(driver.maps) == {block.address}
     assert driver.zeroed == [block.address]
     block.commit(0, PAGE)
@@ -93,7 +93,7 @@ def test_a_page_kept_and_given_back_again_leaves_behind_its_later_readers() -> N
     assert set(driver.maps) == {block.address}
     block.check_integrity()
     driver.done = 2
-    stock.thread.run_until_idle()
+    stock.thread.wait_until_idle()
     assert not driver.maps
     block.close()
 
@@ -107,7 +107,7 @@ def test_a_failed_commit_is_undone_by_giving_back() -> None:
         block.commit(PAGE, 4 * PAGE)
     block.give_back(PAGE, 4 * PAGE)
     driver.wait()
-    stock.thread.run_until_idle()
+    stock.thread.wait_until_idle()
     assert block.committed_bytes == PAGE
     assert stock.live == 3
     block.check_integrity()
