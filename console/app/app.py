@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.command import Provider
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
@@ -37,15 +38,14 @@ from console.text.spans import literal
 from console.viewmodel.build import screen_view
 from console.viewmodel.rows import Link
 from console.widgets.board import Board, Touched
-from console.widgets.command_palette import Command, ConsoleCommandPalette, ConsoleCommands, commands
 from console.widgets.confirm import ConfirmScreen
 from console.widgets.filter_bar import FilterBar
-from console.widgets.help_screen import HelpScreen
 from console.widgets.notice import NoticeBar
 from console.widgets.textual_theme import AsciiFilter, default_variables, textual_name, textual_theme
 
 if TYPE_CHECKING:
     from console.history.recorder import Recorder
+    from console.widgets.command_palette import Command
 
 _PANEL_PAGE = 8
 # Without answers the picture grows older; this often it is drawn again with its new age.
@@ -53,6 +53,12 @@ _REDRAW_S = 1.0
 # More rows than any list has.
 _ALL = 1 << 30
 _FETCH, _ACTIONS = "fetch", "actions"
+
+
+def _commands() -> type[Provider]:
+    from console.widgets.command_palette import ConsoleCommands
+
+    return ConsoleCommands
 
 
 class ConsoleApp(App[int]):
@@ -64,7 +70,7 @@ class ConsoleApp(App[int]):
     """
 
     TITLE = "tandem console"
-    COMMANDS = {ConsoleCommands}  # noqa: RUF012 -- Textual reads a plain set
+    COMMANDS = {_commands}  # noqa: RUF012 -- Textual reads a plain set
     AUTO_FOCUS = None
     BINDINGS = [  # noqa: RUF012 -- Textual reads a plain list
         Binding(action.keys, action.name, action.label, show=False, priority=action.always) for action in ACTIONS
@@ -302,14 +308,20 @@ class ConsoleApp(App[int]):
         self.exit(0)
 
     def action_help(self) -> None:
+        from console.widgets.help_screen import HelpScreen
+
         self.push_screen(HelpScreen(self._theme))
 
     def action_command_palette(self) -> None:
+        from console.widgets.command_palette import ConsoleCommandPalette
+
         if not isinstance(self.screen, ConsoleCommandPalette):
             self.push_screen(ConsoleCommandPalette(placeholder="find a command", id="--command-palette"))
 
     def palette_commands(self) -> Iterator[Command]:
         """What the command palette offers now."""
+        from console.widgets.command_palette import commands
+
         return commands(self._open, [(session.name, session.summary()) for session in self.sessions])
 
     def action_filter(self) -> None:

@@ -1,4 +1,7 @@
-"""The console's only network code: an `EngineApi` over HTTP, which says in one sentence what went wrong."""
+"""The console's only network code: an `EngineApi` over HTTP, which says in one sentence what went wrong.
+
+httpx is imported with the first request, which the app sends after its first frame: the import takes 0.1 s.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,16 @@ import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
 import msgspec
 
 from console.session.api import LOG_PAGE, EngineAction, NotFound, RequestsQuery, Unreachable, segment
 from engine.protocol import CONTRACT, ActionReply, Health, LedgerRow, LogPage, RequestsPage, decode_health
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["BadAddress", "EngineClient", "Unreachable"]
 
@@ -214,6 +219,8 @@ def _open(base: str, headers: Mapping[str, str], socket_path: str | None) -> htt
 
     With a token, a user name in the address is not sent: httpx would replace the token with it.
     """
+    import httpx
+
     # Reading the box's certificates takes as long as a frame, so only where they are needed.
     checked = ssl.create_default_context() if base.startswith("https:") else False
     auth = httpx.Auth() if "Authorization" in headers else None
@@ -222,6 +229,8 @@ def _open(base: str, headers: Mapping[str, str], socket_path: str | None) -> htt
 
 
 def _request(client: httpx.AsyncClient, method: str, url: str) -> httpx.Request:
+    import httpx
+
     try:
         return client.build_request(method, url)
     except httpx.InvalidURL as error:
@@ -230,6 +239,8 @@ def _request(client: httpx.AsyncClient, method: str, url: str) -> httpx.Request:
 
 async def _send(client: httpx.AsyncClient, request: httpx.Request, within_s: float) -> _Response:
     """The whole response to a request without a body; raises Unreachable."""
+    import httpx
+
     begun = False
     try:
         async with asyncio.timeout(within_s):
