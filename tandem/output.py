@@ -204,6 +204,11 @@ def counting(label: str, total: int) -> Iterator[Callable[[], None]]:
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - set(b"\n\t\r"), "\N{REPLACEMENT CHARACTER}")
 
 
+def printable(text: str) -> str:
+    """Text of a client, a model file or a log on one line: what cannot be printed is replaced."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def _write(stream: TextIO, text: str) -> None:
     """Write and flush. At a terminal control characters are replaced: text may come from models, clients and logs."""
     if stream.isatty():

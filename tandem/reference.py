@@ -49,7 +49,7 @@ def _settings_row(setting: Setting) -> str:
     value = f"{kind}, {setting.unit}" if setting.unit else kind
     meaning = setting.help + (" *Nothing acts on it yet.*" if setting.later else "")
     older = "".join(f" Older name: `{ALIAS_PREFIXES[0]}{name}`." for name in setting.older_names)
-    flag = f"`{setting.flag}`" if setting.flag else ""
+    flag = f"`{setting.flag}`" if setting.has_flag else ""
     return f"| `{setting.variable}` | {flag} | {value} | {_cell(setting.default_text)} | {_cell(meaning + older)} |"
 
 

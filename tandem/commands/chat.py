@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import msgspec
@@ -23,35 +23,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 HELP = "/new starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
-    """The request options of every turn."""
-
-    max_tokens: int | None
-    temperature: float | None
-    seed: int | None
-
-    def request(self, messages: list[ChatMessage]) -> ChatRequest:
-        return ChatRequest(
-            messages=tuple(messages),
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            seed=self.seed,
-            client="tandem-chat",
-        )
-
-
-class ChatAnswer(msgspec.Struct, frozen=True):
-    """What `--json` prints."""
-
-    text: str
-    finish: str
-    usage: Usage | None
-
-
-@dataclass(slots=True)
-class Reply:
-    """The part of an answer that arrived so far. `finish` is empty until the answer is complete."""
+class ChatAnswer(msgspec.Struct):
+    """The part of an answer that arrived so far, and what `--json` prints. `finish` is empty until it is complete."""
 
     text: str = ""
     finish: str = ""
@@ -71,7 +44,8 @@ def chat(
 ) -> None:
     """Talk to the running engine. A prompt may also come through a pipe."""
     address = address_of(url)
-    session = ChatSession(address, AnswerOptions(max_tokens, temperature, seed), system)
+    options = ChatRequest((), max_tokens=max_tokens, temperature=temperature, seed=seed, client="tandem-chat")
+    session = ChatSession(address, options, system)
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read()
     if prompt is None:
@@ -85,17 +59,17 @@ def chat(
     with session.interrupt.held():
         reply = session.say(prompt, shown=not json)
     if json:
-        output.emit_json(ChatAnswer(reply.text, reply.finish, reply.usage))
+        output.emit_json(reply)
     if not reply.finish:
         raise typer.Exit(Exit.INTERRUPTED)
 
 
 @dataclass(slots=True)
 class ChatSession:
-    """A conversation: its turns so far and the engine that answers them."""
+    """A conversation: its turns so far, and the engine and the request options that answer them."""
 
     address: Address
-    options: AnswerOptions
+    options: ChatRequest
     system: str | None
     turns: list[ChatMessage] = field(default_factory=list)
     interrupt: Interrupt = field(default_factory=Interrupt)
@@ -130,13 +104,13 @@ class ChatSession:
                 except CommandError as why:
                     output.error(why.message)
 
-    def say(self, text: str, *, shown: bool) -> Reply:
+    def say(self, text: str, *, shown: bool) -> ChatAnswer:
         """Send one turn and stream its answer. Ctrl-C cancels the answer and keeps the text that arrived. A turn that
         fails leaves the conversation unchanged."""
         turn = ChatMessage("user", text)
         head = [ChatMessage("system", self.system)] if self.system else []
-        question = self.options.request([*head, *self.turns, turn])
-        reply = Reply()
+        question = replace(self.options, messages=(*head, *self.turns, turn))
+        reply = ChatAnswer()
         if not self.interrupt.run(_stream(self.address, question, reply, shown=shown)):
             if shown:
                 output.emit("")
@@ -145,7 +119,7 @@ class ChatSession:
         return reply
 
 
-async def _stream(address: Address, question: ChatRequest, reply: Reply, *, shown: bool) -> None:
+async def _stream(address: Address, question: ChatRequest, reply: ChatAnswer, *, shown: bool) -> None:
     waiting = WaitLine()
     async with open_chat(address, question) as answers:
         async for answer in answers:

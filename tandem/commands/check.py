@@ -1,16 +1,13 @@
 """`tandem check batch | interleave | early-close | parking`: proof that batch neighbours do not change a text."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from tandem import experiments as checks
-from tandem import output
+from tandem import experiments, output
 from tandem.client.wire import Address
 from tandem.commands.options import JsonOption, OwnOption, UrlOption
 from tandem.exits import Exit
@@ -20,7 +17,7 @@ from tandem.settings.origins import NO_FLAGS, Flags
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
-Experiment = Callable[[Address, int], Awaitable[list[Finding]]]
+Experiment = Callable[[Address, int], Coroutine[Any, Any, list[Finding]]]
 
 ModelOption = Annotated[str | None, typer.Option("--model", metavar="NAME|PATH", help="The model of its own engine.")]
 SlotsOption = Annotated[int, typer.Option("--parallel", metavar="N", min=2, help="The slots of its own engine.")]
@@ -44,83 +41,32 @@ def check() -> None:
     """
 
 
-@app.command()
-def batch(
-    *,
-    url: UrlOption = None,
-    own: OwnOption = False,
-    model: ModelOption = None,
-    parallel: SlotsOption = 4,
-    tokens: TokensOption = 64,
-    json: JsonOption = False,
-) -> None:
-    """Greedy and seeded answers are the same alone and all at once."""
-    _run("batch", checks.batch, CheckTarget(url, own, model, parallel), tokens, json=json)
+def _add(name: str, experiment: Experiment, slots: int, help_text: str) -> None:
+    """Add the command of an experiment. Its own engine has `slots` slots where none are asked for."""
+
+    @app.command(name, help=help_text)
+    def run(
+        *,
+        url: UrlOption = None,
+        own: OwnOption = False,
+        model: ModelOption = None,
+        parallel: SlotsOption = slots,
+        tokens: TokensOption = 64,
+        json: JsonOption = False,
+    ) -> None:
+        flags = Flags({"model": model}) if model is not None else NO_FLAGS
+        with engine_for(url, flags, slots=parallel, own=own) as address:
+            findings = asyncio.run(experiment(address, tokens))
+        held = all(finding.held for finding in findings)
+        if json:
+            output.emit_json(CheckReport(name, held, findings))
+        else:
+            for finding in findings:
+                output.emit(f"{'ok    ' if finding.held else 'DIFFER'} {finding.what}: {finding.detail}")
+        raise typer.Exit(Exit.OK if held else Exit.FAILURE)
 
 
-@app.command()
-def interleave(
-    *,
-    url: UrlOption = None,
-    own: OwnOption = False,
-    model: ModelOption = None,
-    parallel: SlotsOption = 2,
-    tokens: TokensOption = 64,
-    json: JsonOption = False,
-) -> None:
-    """An answer is the same while a long prompt is read beside it."""
-    _run("interleave", checks.interleave, CheckTarget(url, own, model, parallel), tokens, json=json)
-
-
-@app.command("early-close")
-def early_close(
-    *,
-    url: UrlOption = None,
-    own: OwnOption = False,
-    model: ModelOption = None,
-    parallel: SlotsOption = 2,
-    tokens: TokensOption = 64,
-    json: JsonOption = False,
-) -> None:
-    """A client that leaves frees its slot and changes nothing beside it."""
-    _run("early-close", checks.early_close, CheckTarget(url, own, model, parallel), tokens, json=json)
-
-
-@app.command()
-def parking(
-    *,
-    url: UrlOption = None,
-    own: OwnOption = False,
-    model: ModelOption = None,
-    parallel: SlotsOption = 2,
-    tokens: TokensOption = 64,
-    json: JsonOption = False,
-) -> None:
-    """A resumed turn is the same as one read cold."""
-    _run("parking", checks.parking, CheckTarget(url, own, model, parallel), tokens, json=json)
-
-
-class CheckTarget(msgspec.Struct, frozen=True):
-    """The engine that a check talks to."""
-
-    url: str | None
-    own: bool
-    model: str | None
-    parallel: int
-
-
-def _run(name: str, experiment: Experiment, target: CheckTarget, tokens: int, *, json: bool) -> None:
-    flags = Flags({"model": target.model}) if target.model is not None else NO_FLAGS
-    with engine_for(target.url, flags, slots=target.parallel, own=target.own) as address:
-        findings = asyncio.run(_await(experiment(address, tokens)))
-    held = all(finding.held for finding in findings)
-    if json:
-        output.emit_json(CheckReport(name, held, findings))
-    else:
-        for finding in findings:
-            output.emit(f"{'ok    ' if finding.held else 'DIFFER'} {finding.what}: {finding.detail}")
-    raise typer.Exit(Exit.OK if held else Exit.FAILURE)
-
-
-async def _await(findings: Awaitable[list[Finding]]) -> list[Finding]:
-    return await findings
+_add("batch", experiments.batch, 4, "Greedy and seeded answers are the same alone and all at once.")
+_add("interleave", experiments.interleave, 2, "An answer is the same while a long prompt is read beside it.")
+_add("early-close", experiments.early_close, 2, "A client that leaves frees its slot and changes nothing beside it.")
+_add("parking", experiments.parking, 2, "A resumed turn is the same as one read cold.")

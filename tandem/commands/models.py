@@ -134,16 +134,16 @@ def inspect(
     layers = f", {found.layers} layers" if found.layers is not None else ""
     rows = [
         ("file", found.path),
-        ("name", _printable(found.name or "-")),
+        ("name", output.printable((found.name or "-")[:200])),
         ("size", size(found.bytes)),
-        ("arch", _printable(found.arch) + layers),
+        ("arch", output.printable(found.arch[:200]) + layers),
         ("window", f"{found.max_len} tokens" if found.max_len is not None else "-"),
-        ("vocabulary", f"{found.vocab} tokens, {_printable(found.tokenizer)}"),
+        ("vocabulary", f"{found.vocab} tokens, {output.printable(found.tokenizer[:200])}"),
         ("template", "yes" if found.template else "no: chat is refused"),
         ("forms", forms),
         ("runs", "yes" if found.refusal is None else f"no: {found.refusal}"),
     ]
-    rows += [("warning", _printable(warning, 600)) for warning in found.warnings]
+    rows += [("warning", output.printable(warning[:600])) for warning in found.warnings]
     for text in _aligned(rows):
         output.emit(text)
 
@@ -223,11 +223,6 @@ def _tried(path: Path) -> _Trial:
         return _Trial(str(why).removeprefix(f"{path}: "), "tokenizer.chat_template" in read_header(path).metadata)
     template = load_template(file.metadata, tokenizer, window)
     return _Trial(None, template is not None and template.fault is None, warnings_of(tokenizer, template))
-
-
-def _printable(text: str, limit: int = 200) -> str:
-    """Text of a file without control characters, cut at `limit`."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text[:limit])
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

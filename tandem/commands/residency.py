@@ -242,12 +242,12 @@ def _show_roles(roles: list[Role]) -> None:
     for role in roles:
         measured = "-" if role.measured_bytes is None else size(role.measured_bytes)
         table.add_row(
-            Text(_literal(role.name)),
+            Text(output.printable(role.name)),
             role.state.value,
             size(role.claim_bytes),
             measured,
             span(role.since_s),
-            Text(_literal(role.reason)),
+            Text(output.printable(role.reason)),
         )
     output.draw(table)
 
@@ -255,9 +255,6 @@ def _show_roles(roles: list[Role]) -> None:
 def _journal_line(line: JournalLine) -> str:
     when = datetime.fromtimestamp(line.time).astimezone().isoformat(sep=" ", timespec="seconds")
     numbers = ", ".join(f"{name} {size(value)}" for name, value in line.numbers.items())
-    return _literal(f"{when}  {line.action:<8} {line.role}: {line.cause}" + (f" ({numbers})" if numbers else ""))
-
-
-def _literal(text: str) -> str:
-    """The text with control characters escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return output.printable(
+        f"{when}  {line.action:<8} {line.role}: {line.cause}" + (f" ({numbers})" if numbers else "")
+    )

@@ -98,7 +98,7 @@ def table(report: UsageReport) -> Table:
     for name, *cells in zip(_COLUMNS, *figures, total, strict=True):
         grid.add_column(name, justify="right", width=max(len(text) for text in (name, *cells)))
     for group, cells in zip(report.groups, figures, strict=True):
-        grid.add_row(_literal(group.key), *cells)
+        grid.add_row(output.printable(group.key) or "-", *cells)
     grid.add_row("total", *total, style="bold" if report.groups else "")
     return grid
 
@@ -115,8 +115,3 @@ def _cells(totals: UsageTotals) -> list[str]:
         f"{totals.errors:,}",
         f"{totals.refused:,}",
     ]
-
-
-def _literal(text: str) -> str:
-    """A client's name with its control characters replaced."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text) or "-"

@@ -16,7 +16,7 @@ from tandem.settings.table import TABLE, Setting
 
 P = ParamSpec("P")
 
-FLAGGED = tuple(setting for setting in TABLE if setting.flag)
+FLAGGED = tuple(setting for setting in TABLE if setting.has_flag)
 
 
 def with_engine_flags(

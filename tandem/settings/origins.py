@@ -112,9 +112,7 @@ def parse(setting: Setting, found: Found) -> object:
 
 def read_layers(flags: Flags, environ: Mapping[str, str]) -> list[Layer]:
     """Every layer above the defaults, the strongest first."""
-    flag = Layer(
-        "flag", {n: Found(t, ValueOrigin("flag", "", BY_NAME[n].flag or n)) for n, t in flags.values.items() if t}
-    )
+    flag = Layer("flag", {n: Found(t, ValueOrigin("flag", "", BY_NAME[n].flag)) for n, t in flags.values.items() if t})
     layers = [flag, _layer("environment", environment(environ))]
     serve: list[Layer] = []
     for name, path in files(flags, environ):

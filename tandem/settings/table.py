@@ -25,21 +25,25 @@ class Setting:
     """One row of the table. `default_text` says the default where it depends on the box. `later` marks a setting that
     is checked and kept but that nothing acts on yet, `secret` one whose value is never shown."""
 
-    name: str
+    name: str = ""
+    group: str
     kind: Kind
     default: object
-    default_text: str
-    unit: str
     help: str
-    group: str
-    flag: str | None
-    later: bool
-    older_names: tuple[str, ...]
-    secret: bool
+    unit: str = ""
+    default_text: str
+    has_flag: bool = False
+    later: bool = False
+    older_names: tuple[str, ...] = ()
+    secret: bool = False
 
     @property
     def variable(self) -> str:
         return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,18 +65,25 @@ def _row(
     older_names: tuple[str, ...] = (),
     secret: bool = False,
 ) -> Any:
-    meta = {
-        "group": group,
-        "kind": kind,
-        "help": help_text,
-        "unit": unit,
-        "default_text": default_text,
-        "flag": flag,
-        "later": later,
-        "older_names": older_names,
-        "secret": secret,
-    }
-    return field(default=default, metadata=meta, repr=not secret)
+    row = Setting(
+        group=group,
+        kind=kind,
+        default=default,
+        help=help_text,
+        unit=unit,
+        default_text=_default_text(default) if default_text is None else default_text,
+        has_flag=flag,
+        later=later,
+        older_names=older_names,
+        secret=secret,
+    )
+    return field(default=default, metadata={"row": row}, repr=not secret)
+
+
+def _default_text(default: object) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 MODEL, SLOTS, MEMORY, TURNS, QUEUE, SMALL, SERVICE = (
@@ -376,32 +387,9 @@ class Settings:
     )
 
 
-def _default_text(row: dataclasses.Field[Any]) -> str:
-    if row.metadata["default_text"] is not None:
-        return str(row.metadata["default_text"])
-    if isinstance(row.default, bool):
-        return "on" if row.default else "off"
-    return f"{row.default:g}" if isinstance(row.default, float) else str(row.default)
-
-
-def _setting(row: dataclasses.Field[Any]) -> Setting:
-    meta = row.metadata
-    return Setting(
-        name=row.name,
-        kind=meta["kind"],
-        default=row.default,
-        default_text=_default_text(row),
-        unit=meta["unit"],
-        help=meta["help"],
-        group=meta["group"],
-        flag="--" + row.name.replace("_", "-") if meta["flag"] else None,
-        later=meta["later"],
-        older_names=meta["older_names"],
-        secret=meta["secret"],
-    )
-
-
-TABLE: tuple[Setting, ...] = tuple(_setting(row) for row in dataclasses.fields(Settings))
+TABLE: tuple[Setting, ...] = tuple(
+    dataclasses.replace(row.metadata["row"], name=row.name) for row in dataclasses.fields(Settings)
+)
 """Every setting, in the order of the documentation."""
 
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in TABLE}

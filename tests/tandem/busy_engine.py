@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.protocol import Health
-from engine.request import Admitted, Done, Finished, FinishReason, Reading, Text, TokenLogprob
+from engine.request import Admitted, Done, Finished, FinishReason, PrefillProgress, Text, TokenLogprob
 from tandem.bench.levels import WARM_UP_TOKENS
 from tests.support.patience import LONG_S
 from tests.support.scripted_engine import ScriptedEngine, Ticket, idle_health
@@ -65,7 +65,7 @@ class BusyEngine(ScriptedEngine):
         request = ticket.request
         tokens = request.max_tokens or 8
         with self._free:
-            ticket.put(Admitted(0, 0, tokens), Reading(len(request.prompt), len(request.prompt)))
+            ticket.put(Admitted(0, 0, tokens), PrefillProgress(len(request.prompt), len(request.prompt)))
             this = Answering()
             # A bench watches its levels alone: neither its warm-up nor its search for a difference.
             watched = request.logprobs is None and tokens > WARM_UP_TOKENS

@@ -8,12 +8,13 @@ import signal
 import pytest
 
 from engine.config import ServiceConfig
-from engine.request import Admitted, Reading, Text
+from engine.request import Admitted, PrefillProgress, Text
 from tandem import output
 from tandem.cli import run
+from tandem.client.chat_stream import ChatRequest
 from tandem.client.interrupt import Interrupt
 from tandem.client.wire import Address
-from tandem.commands.chat import AnswerOptions, ChatSession
+from tandem.commands.chat import ChatSession
 from tandem.exits import Exit
 from tests.support.scripted_engine import ScriptedEngine, Ticket
 from tests.support.served import served
@@ -63,7 +64,7 @@ def test_while_the_loop_of_an_answer_is_made(
 
 def test_a_conversation_goes_on_and_keeps_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
     def script(ticket: Ticket) -> None:
-        ticket.put(Admitted(0, 0, 9), Reading(1, 1))
+        ticket.put(Admitted(0, 0, 9), PrefillProgress(1, 1))
         if len(engine.tickets) == 1:
             ticket.put(Text(0, "half", 1))
         else:
@@ -87,7 +88,7 @@ def test_a_conversation_goes_on_and_keeps_what_came(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(output, "emit", shown)
     monkeypatch.setattr("builtins.input", typed)
     with served(engine, ServiceConfig()) as there:
-        talk = ChatSession(Address.of(there.url), AnswerOptions(None, None, None), None)
+        talk = ChatSession(Address.of(there.url), ChatRequest(()), None)
         with talk.interrupt.held():
             talk.run()
     assert [turn.content for turn in talk.turns] == ["one", "half", "two", "whole"]

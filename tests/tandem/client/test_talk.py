@@ -21,7 +21,7 @@ from engine.process.keyring import Secret, digest, write_secrets
 from engine.process.owner_socket import owner_socket
 from engine.process.state_dir import ServiceRecord
 from engine.protocol import LedgerState, WaitState
-from engine.request import Admitted, Failed, FinishReason, Reading, RequestError, Text, Waiting
+from engine.request import Admitted, Failed, FinishReason, PrefillProgress, RequestError, Text, Waiting
 from tandem.cli import run
 from tandem.client.chat_stream import AnswerEnd, AnswerEvent, ChatMessage, ChatRequest, TextPart, WaitNote, open_chat
 from tandem.client.wire import (
@@ -223,7 +223,7 @@ def test_a_wait_is_told_before_the_text() -> None:
     def waits(ticket: Ticket) -> None:
         ticket.put(Waiting(WaitState.SLOT, "all 2 slots are busy"))
         ticket.cancelled.wait(1.3)
-        ticket.put(Admitted(0, 0, 5), Reading(1, 1))
+        ticket.put(Admitted(0, 0, 5), PrefillProgress(1, 1))
         ticket.finish("now")
 
     first, *rest = answers_of(ScriptedEngine(waits), HELLO)
@@ -294,7 +294,7 @@ def test_chat_sends_what_was_asked() -> None:
 
 def test_a_cut_answer_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     def cuts(ticket: Ticket) -> None:
-        ticket.put(Admitted(0, 0, 2, cut_from=9), Reading(1, 1))
+        ticket.put(Admitted(0, 0, 2, cut_from=9), PrefillProgress(1, 1))
         ticket.finish("no", " room", reason=FinishReason.LENGTH)
 
     with served(ScriptedEngine(cuts), ServiceConfig()) as there:

@@ -230,7 +230,7 @@ def test_the_journal_is_printed_oldest_first_and_damaged_lines_are_counted(tmp_p
     out, err = capsys.readouterr()
     first, second = out.splitlines()
     assert first.endswith("refuse   shadow-reader: no room (claim 3 GiB)")
-    assert second.endswith("load     a\\x1b[31m: asked for")
+    assert second.endswith("load     a\ufffd[31m: asked for")
     assert "1 lines of the journal" in err
     assert run(["residency", "journal", "--json", "--state-dir", str(tmp_path)]) == 0
     assert [entry["action"] for entry in json.loads(capsys.readouterr().out)] == ["refuse", "load"]
