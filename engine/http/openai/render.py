@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from engine.api import ServedModel
 from engine.http.answers import Answer
 from engine.http.errors import error_body
-from engine.http.openai.logprobs import chat_logprobs, legacy_logprobs
+from engine.http.openai.logprobs import TextOffsets, chat_logprobs, legacy_logprobs
 from engine.http.openai.shapes import (
     CachedDetails,
     ChatChoice,
     ChatCompletion,
+    LegacyLogprobs,
     Message,
     TextChoice,
     TextCompletion,
     Usage,
 )
-from engine.request import Done, Finished, Request, RequestError, Text
+from engine.request import Done, Finished, Request, RequestError, Text, TokenLogprob
 
 _json = msgspec.json.Encoder().encode
 
@@ -149,7 +151,7 @@ class CompletionRenderer(_OpenAIRenderer):
         self._echo = echo
         self._text_heads = [self._head + b'{"index":%d,"text":' % i for i in range(request.n)]
         self._text_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
-        self._offsets = [0] * request.n
+        self._offsets = [TextOffsets(len(echo)) for _ in range(request.n)]
 
     def opening(self) -> bytes:
         if not self._echo:
@@ -161,14 +163,13 @@ class CompletionRenderer(_OpenAIRenderer):
         head = self._text_heads[event.choice]
         if not event.logprobs:
             return head + _json(event.text) + self._text_tail if event.text else b""
-        offset = self._offsets[event.choice]
-        logprobs = legacy_logprobs(event.logprobs, self.tokenizer, with_top=self._with_top, offset=offset)
-        self._offsets[event.choice] += sum(map(len, logprobs.tokens))
+        logprobs = self._logprobs(event.choice, event.logprobs)
         return head + _json(event.text) + b',"logprobs":' + _json(logprobs) + b',"finish_reason":null}' + self._tail
 
-    @property
-    def _with_top(self) -> bool:
-        return bool(self.request.logprobs)
+    def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> LegacyLogprobs:
+        """Those of the next tokens of a choice."""
+        with_top = bool(self.request.logprobs)
+        return legacy_logprobs(entries, self.tokenizer, with_top=with_top, offsets=self._offsets[choice])
 
     def finished(self, event: Finished) -> bytes:
         end = b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}' % (event.choice, _json(event.reason))
@@ -180,9 +181,7 @@ class CompletionRenderer(_OpenAIRenderer):
             TextChoice(
                 index=index,
                 text=self._echo + choice.text,
-                logprobs=legacy_logprobs(choice.logprobs, self.tokenizer, with_top=self._with_top, offset=0)
-                if wants_logprobs
-                else None,
+                logprobs=self._logprobs(index, choice.logprobs) if wants_logprobs else None,
                 finish_reason=choice.reason,
             )
             for index, choice in enumerate(answer.choices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from engine.http.openai.logprobs import TextOffsets, legacy_logprobs
 from engine.request import Admitted, Done, Finished, FinishReason, Text, TokenLogprob
 from tests.engine.http.talk import COMPLETIONS, content_of, error_of, events
 from tests.support.scripted_engine import MAX_LEN, ScriptedEngine, Ticket
@@ -125,3 +126,52 @@ def test_refused_by_name(client: httpx.Client, engine: ScriptedEngine, fields: d
     assert error_of(response)["param"] == param
     assert param in error_of(response)["message"]
     assert engine.tickets == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_within_characters(client: httpx.Client, engine: ScriptedEngine, stream: bool) -> None:
+    """Parts of an emoji and of CJK: offsets count characters of the text, and five alternatives stay five."""
+    text = "a\U0001f600b\u6f22c"
+    top = tuple((0x80 + i, -1.0 - i) for i in range(5))
+
+    def entries(part: str) -> tuple[TokenLogprob, ...]:
+        return tuple(TokenLogprob(byte, -1.0, ((byte, -1.0), *top)[:5]) for byte in part.encode())
+
+    def script(ticket: Ticket) -> None:
+        ticket.put(Admitted(0, 0, 20))
+        for part in text:
+            ticket.put(Text(0, part, len(part.encode()), entries(part)))
+        ticket.put(Finished(0, FinishReason.LENGTH, 10), Done(1, 0, 10))
+
+    engine.script = script
+    response = client.post(COMPLETIONS, json={"prompt": "a", "logprobs": 5, "stream": stream})
+    if stream:
+        choices = [c for chunk in events(response.text)[:-1] for c in chunk["choices"]]
+    else:
+        choices = response.json()["choices"]
+    assert "".join(choice["text"] for choice in choices) == text
+    parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    offsets = [offset for part in parts for offset in part["text_offset"]]
+    assert offsets == [0, 1, 1, 1, 1, 2, 3, 3, 3, 4]
+    tokens = [token for part in parts for token in part["tokens"]]
+    assert tokens[:5] == ["a", "bytes:\\xf0", "bytes:\\x9f", "bytes:\\x98", "bytes:\\x80"]
+    tops = [top for part in parts for top in part["top_logprobs"]]
+    # 0x80 is both chosen and first of the alternatives where it ends the emoji.
+    assert [len(top) for top in tops] == [4 if token == "bytes:\\x80" else 5 for token in tokens]
+
+
+class Alike:
+    """Tokens that spell alike: a word, the word again, and a control token of that spelling."""
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"" if token == 3 else b"x"
+
+    def token_text(self, token: int) -> str:
+        return "x"
+
+
+def test_tokens_that_spell_alike_are_kept_apart() -> None:
+    entry = TokenLogprob(1, -1.0, ((1, -1.0), (2, -2.0), (3, -3.0)))
+    found = legacy_logprobs([entry], Alike(), with_top=True, offsets=TextOffsets(7))  # type: ignore[arg-type]
+    assert found.top_logprobs == [{"x": -1.0, "bytes:\\x78": -2.0, "token:3": -3.0}]
+    assert (found.tokens, found.text_offset) == (["x"], [7])
