@@ -60,8 +60,9 @@ class Request:
     `first_user_end` is the number of prompt tokens up to and including the first user message (0 where the prompt
     has no messages): a resident conversation is continued only where the match reaches past it. `namespace`
     isolates caches between API keys. `max_tokens` None means the room left. `logprobs` is the number of
-    alternatives to report for each token (0 reports the chosen token alone, None reports nothing). `model` is the
-    name the client asked for: recorded and shown, never a condition.
+    alternatives to report for each token (0 reports the chosen token alone, None reports nothing). A token of
+    `stop_ids` ends the answer as the end token does, whatever `ignore_eos` says. `model` is the name the client asked
+    for: recorded and shown, never a condition.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Request:
     max_tokens: int | None = None
     n: int = 1
     stop: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     stream: bool = False
     logprobs: int | None = None

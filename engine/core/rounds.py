@@ -168,6 +168,8 @@ class Rounds:
             if gap is not None:
                 self._state.meters.gaps.observe(gap)
             request = seq.req.request
+            if sampled.token in request.stop_ids:
+                return FinishReason.STOP
             if sampled.token in self._state.served.tokenizer.eos_ids and not request.ignore_eos:
                 return FinishReason.STOP
             if seq.stream.push(sampled) is not None:

@@ -170,8 +170,12 @@ class FakeTokenizer:
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         return [int(word) for word in text.split()]
 
-    def prompt_ids(self, text: str) -> list[int]:
+    def prompt_ids(self, text: str, *, special: bool = False) -> list[int]:
         return self.encode(text)
+
+    def control_token(self, spelling: str) -> int | None:
+        """Token `t` is spelled `<t>`."""
+        return int(spelling[1:-1]) if spelling.startswith("<") else None
 
     def least_tokens(self, text: str) -> int:
         return 0

@@ -64,8 +64,11 @@ class ByteTokenizer:
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         return list(text.encode())
 
-    def prompt_ids(self, text: str) -> list[int]:
-        return self.encode(text)
+    def prompt_ids(self, text: str, *, special: bool = False) -> list[int]:
+        return [BOS, *self.encode(text)[3:]] if special and text.startswith("<s>") else self.encode(text)
+
+    def control_token(self, spelling: str) -> int | None:
+        return {"<s>": BOS, "</s>": EOS}.get(spelling)
 
     def least_tokens(self, text: str) -> int:
         return len(text) // 2

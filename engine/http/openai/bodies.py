@@ -146,5 +146,6 @@ class CompletionBody(Body, frozen=True, kw_only=True):
     """`POST /v1/completions`. A list is one prompt of token ids, or holds one prompt."""
 
     prompt: str | list[TokenId | str | list[TokenId]] | None = None
+    special_tokens: bool | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LEGACY_LOGPROBS)] | None = None

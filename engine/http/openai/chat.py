@@ -70,6 +70,7 @@ def read_chat(data: bytearray, model: ServedModel, origin: Origin, version: str)
         max_tokens=params.max_tokens(body),
         n=params.choices(body),
         stop=params.stops(body),
+        stop_ids=params.stop_ids(body, model.tokenizer),
         ignore_eos=bool(body.ignore_eos),
         stream=bool(body.stream),
         logprobs=logprobs,

@@ -39,6 +39,7 @@ def read_completion(data: bytearray, model: ServedModel, origin: Origin, version
         max_tokens=params.max_tokens(body),
         n=params.choices(body),
         stop=params.stops(body),
+        stop_ids=params.stop_ids(body, model.tokenizer),
         ignore_eos=bool(body.ignore_eos),
         stream=bool(body.stream),
         logprobs=body.logprobs,
@@ -58,7 +59,7 @@ def _prompt(body: CompletionBody, model: ServedModel) -> tuple[tuple[int, ...], 
         prompt, path = prompt[0], f"{path}[0]"
     if isinstance(prompt, str):
         check_text(prompt, model.tokenizer, model.max_len, path)
-        ids, text = tuple(model.tokenizer.prompt_ids(prompt)), prompt
+        ids, text = tuple(model.tokenizer.prompt_ids(prompt, special=bool(body.special_tokens))), prompt
     elif isinstance(prompt, list):
         ids = _token_ids(prompt, model, path)
         text = b"".join(map(model.tokenizer.token_bytes, ids)).decode(errors="replace")

@@ -8,6 +8,7 @@ from typing import TypeVar
 from engine.http.errors import invalid, unsupported
 from engine.http.limits import LARGEST
 from engine.http.openai.bodies import Body
+from engine.models.text.interfaces import Tokenizer
 from engine.request import SamplingParams
 
 NOT_BUILT = {
@@ -33,6 +34,9 @@ NOT_BUILT = {
     "use_beam_search": "beam search is",
 }
 """The fields of `Unbuilt` whose presence alone is refused, with the words of the refusal."""
+
+RANDOM_SEED = -1
+"""As llama.cpp and vLLM have it."""
 
 T = TypeVar("T")
 
@@ -82,19 +86,25 @@ def stops(body: Body) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entries))
 
 
+def stop_ids(body: Body, tokenizer: Tokenizer) -> frozenset[int]:
+    """The control tokens among the stop strings: they add no text in which their spelling could be found."""
+    found = (tokenizer.control_token(stop) for stop in stops(body))
+    return frozenset(token for token in found if token is not None)
+
+
 def includes_usage(body: Body) -> bool:
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
 def sampling(body: Body, vocab_size: int) -> SamplingParams:
-    """How tokens are drawn; a seed is drawn where the client names none, so that every answer has one. Raises
+    """How tokens are drawn; a seed is drawn where the client names none or -1, so that every answer has one. Raises
     RequestError(400) for a bias of a token that the model does not have."""
     return SamplingParams(
         temperature=given(body.temperature, 1.0),
         top_p=given(body.top_p, 1.0),
         top_k=max(0, given(body.top_k, 0)),
         min_p=given(body.min_p, 0.0),
-        seed=secrets.randbits(63) if body.seed is None else body.seed % (LARGEST + 1),
+        seed=secrets.randbits(63) if body.seed in (None, RANDOM_SEED) else body.seed % (LARGEST + 1),
         repetition_penalty=given(body.repetition_penalty, given(body.repeat_penalty, 1.0)),
         presence_penalty=given(body.presence_penalty, 0.0),
         frequency_penalty=given(body.frequency_penalty, 0.0),

@@ -16,15 +16,20 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Token ids of `text`. `special` lets the spellings of control tokens in `text` become those tokens (for
-        rendered templates only; client text never gets it). Adds no token of its own."""
+        rendered templates, and a raw prompt whose client asks for it). Adds no token of its own."""
         ...
 
-    def prompt_ids(self, text: str) -> list[int]:
-        """Token ids of a raw completion prompt: `encode(text)` with the start token where the file asks for one."""
+    def prompt_ids(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of a raw completion prompt: `encode` with the start token where the file asks for one and `text`
+        does not begin with it."""
         ...
 
     def least_tokens(self, text: str) -> int:
         """A number of tokens that `text` has at least, known at once: what is far too long need not be encoded."""
+        ...
+
+    def control_token(self, spelling: str) -> int | None:
+        """The control token that is spelled so; None where there is none."""
         ...
 
     def token_bytes(self, token: int) -> bytes:

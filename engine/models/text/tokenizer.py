@@ -146,10 +146,17 @@ class GgufTokenizer:
             after_token = fragment.token is not None
         return ids
 
-    def prompt_ids(self, text: str) -> list[int]:
-        """Token ids of a raw completion prompt, with the start token where the file asks for one."""
-        ids = self.encode(text)
-        return [self.bos_id, *ids] if self.adds_bos and self.bos_id is not None else ids
+    def prompt_ids(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of a raw completion prompt; see `engine.api.Tokenizer`."""
+        ids = self.encode(text, special=special)
+        if not self.adds_bos or self.bos_id is None or (special and ids[:1] == [self.bos_id]):
+            return ids
+        return [self.bos_id, *ids]
+
+    def control_token(self, spelling: str) -> int | None:
+        """The control token that is spelled so; see `engine.api.Tokenizer`."""
+        token = self._spelled.get(spelling)
+        return token if token is not None and self._types[token] != TokenType.USER_DEFINED else None
 
     def least_tokens(self, text: str) -> int:
         """No fewer tokens than these, known from the length alone."""

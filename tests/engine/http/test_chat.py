@@ -169,6 +169,11 @@ def test_absent_fields(client: httpx.Client, engine: ScriptedEngine) -> None:
     assert first.max_tokens is None
     assert first.client == "opencode"
     assert first.sampling.seed != engine.last.sampling.seed, "each request without a seed draws its own"
+    drawn = set()
+    for _ in range(2):
+        client.post(CHAT, json=chat_body(seed=-1))
+        drawn.add(engine.last.sampling.seed)
+    assert len(drawn) == 2, "a seed of -1 is drawn too"
     assert first.id != engine.last.id
 
 

@@ -8,7 +8,7 @@ import pytest
 from engine.http.openai.logprobs import TextOffsets, legacy_logprobs
 from engine.request import Admitted, Done, Finished, FinishReason, Text, TokenLogprob
 from tests.engine.http.talk import COMPLETIONS, content_of, error_of, events
-from tests.support.scripted_engine import MAX_LEN, ScriptedEngine, Ticket
+from tests.support.scripted_engine import BOS, EOS, MAX_LEN, ScriptedEngine, Ticket
 
 
 @pytest.mark.parametrize("prompt", ["ab", [97, 98], ["ab"], [[97, 98]]])
@@ -175,3 +175,12 @@ def test_tokens_that_spell_alike_are_kept_apart() -> None:
     found = legacy_logprobs([entry], Alike(), with_top=True, offsets=TextOffsets(7))  # type: ignore[arg-type]
     assert found.top_logprobs == [{"x": -1.0, "bytes:\\x78": -2.0, "token:3": -3.0}]
     assert (found.tokens, found.text_offset) == (["x"], [7])
+
+
+@pytest.mark.parametrize(("fields", "first"), [({}, ord("<")), ({"special_tokens": True}, BOS)])
+def test_special_spellings_in_a_raw_prompt_are_the_clients_choice(
+    client: httpx.Client, engine: ScriptedEngine, fields: dict[str, object], first: int
+) -> None:
+    assert client.post(COMPLETIONS, json={"prompt": "<s>a", "stop": "</s>", **fields}).status_code == 200
+    assert engine.last.prompt[0] == first
+    assert engine.last.stop_ids == {EOS}

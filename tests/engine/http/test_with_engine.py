@@ -266,6 +266,15 @@ def test_a_stop_string_over_several_tokens(house: Callable[..., House], stream: 
     assert text(stop=[stop + " never"], max_tokens=5) == (" ".join(words[:5]) + " ", "length")
 
 
+def test_a_stop_that_spells_a_control_token(house: Callable[..., House]) -> None:
+    """Generation ends where the model writes the token, which adds no text, also where end tokens are ignored."""
+    h = house()
+    words = greedy(PROMPT, 8)
+    choice = h.post(stop=["never", f"<{words[3]}>"]).json()["choices"][0]
+    assert choice["text"] == "".join(f"{word} " for word in words[: words.index(words[3])])
+    assert choice["finish_reason"] == "stop"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_prompts_around_the_window(house: Callable[..., House], stream: bool) -> None:
     h = house()

@@ -24,7 +24,10 @@ class Tokens:
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         raise NotImplementedError
 
-    def prompt_ids(self, text: str) -> list[int]:
+    def prompt_ids(self, text: str, *, special: bool = False) -> list[int]:
+        raise NotImplementedError
+
+    def control_token(self, spelling: str) -> int | None:
         raise NotImplementedError
 
     def token_bytes(self, token: int) -> bytes:

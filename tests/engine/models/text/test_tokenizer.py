@@ -249,3 +249,12 @@ def test_a_vocabulary_has_limits(
 def test_a_token_of_400_kilobytes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"bytes of token 268 .*: 400,000, the limit is 1,024"):
         sentence_piece(tmp_path, tokens=[*["x"] * 268, "a" * 400_000], token_type=ABSENT, scores=[0.0] * 269)
+
+
+def test_control_tokens_by_their_spelling(tmp_path: Path) -> None:
+    tokenizer = tiny(tmp_path, add_bos_token=True)
+    assert [tokenizer.control_token(text) for text in ("<|im_start|>", "<|im_end|>", "the", "")] == [1, 2, None, None]
+    plain = tokenizer.prompt_ids("<|im_end|>the")
+    assert 2 not in plain
+    assert tokenizer.prompt_ids("<|im_end|>the", special=True) == [1, 2, *tokenizer.encode("the")]
+    assert tokenizer.prompt_ids("<|im_start|>the", special=True) == [1, *tokenizer.encode("the")]
