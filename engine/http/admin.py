@@ -81,10 +81,13 @@ class Admin:
     async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._guard.require_operator(scope)
         wanted = str(scope["path_params"]["id"])
-        if not self._streams.holds(wanted):
+        found = self._streams.find(wanted)
+        if not found:
             raise _unknown(f"no request {wanted[:100]!r} runs or waits")
-        self._engine.end(wanted, cancelled(), Ending.CANCELLED)
-        await _answer(scope, send, ActionReply(done=True, message=f"{wanted} is cancelled"))
+        for request_id in found:
+            self._engine.end(request_id, cancelled(), Ending.CANCELLED)
+        verb = "is" if len(found) == 1 else "are"
+        await _answer(scope, send, ActionReply(done=True, message=f"{', '.join(found)} {verb} cancelled"))
 
     async def load(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._refuse_role(scope, "be loaded")

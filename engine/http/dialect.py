@@ -33,6 +33,11 @@ class Renderer(Protocol):
     @property
     def request(self) -> Request: ...
 
+    @property
+    def id(self) -> str:
+        """The answer's id in its body."""
+        ...
+
     def opening(self) -> bytes: ...
 
     def status(self, words: str) -> bytes:

@@ -14,7 +14,7 @@ from engine.http.errors import internal
 from engine.http.event_queue import EventQueue, LoopWaker
 from engine.http.metrics import Metrics
 from engine.http.sse import HeartbeatTimer, Progress, stream_headers
-from engine.http.wire import Receive, Scope, Send, refuse, respond, start
+from engine.http.wire import Receive, Scope, Send, context_of, refuse, respond, start
 from engine.request import Admitted, Done, Ending, Event, Failed, Finished, FinishReason, Request, RequestError, Text
 
 log = logging.getLogger("tandem.http")
@@ -29,7 +29,7 @@ class OpenStreams:
         self.metrics = metrics
         self._waker: LoopWaker | None = None
         self._open: dict[str, EventQueue] = {}
-        self._submitted: set[str] = set()
+        self._submitted: dict[str, tuple[str, ...]] = {}
 
     def waker(self) -> LoopWaker:
         if self._waker is None:
@@ -40,18 +40,22 @@ class OpenStreams:
         queue = self._open[request_id] = EventQueue(self.waker())
         return queue
 
-    def submit(self, request: Request, queue: EventQueue) -> None:
-        """Hand a request to the engine. Raises RequestError where it is refused."""
+    def submit(self, request: Request, queue: EventQueue, names: tuple[str, ...]) -> None:
+        """Hand a request to the engine; `names` are what its client knows it by. Raises RequestError where it is
+        refused."""
         self.engine.submit(request, queue)
-        self._submitted.add(request.id)
+        self._submitted[request.id] = names
 
-    def holds(self, request_id: str) -> bool:
-        """Whether the engine has that request, running or waiting."""
-        return request_id in self._submitted
+    def find(self, name: str) -> list[str]:
+        """The requests that the engine has, running or waiting, under that id or name. Several clients, or a client
+        that asks again, may use one name."""
+        if name in self._submitted:
+            return [name]
+        return [request_id for request_id, names in self._submitted.items() if name in names]
 
     def ended(self, request_id: str) -> None:
         """The engine is done with it."""
-        self._submitted.discard(request_id)
+        self._submitted.pop(request_id, None)
 
     def leave(self, request_id: str) -> None:
         self.ended(request_id)
@@ -120,7 +124,8 @@ class StreamHandler:
             if request.max_tokens == 0:
                 self._answer_prompt_only(request)
             else:
-                self._streams.submit(request, self._queue)
+                names = (renderer.id, context_of(self._scope).request_id)
+                self._streams.submit(request, self._queue, names)
                 self._submitted = True
             await (self._stream(renderer) if request.stream else self._whole(renderer))
         except RequestError as error:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import SplitResult, urlsplit
 
 GIB = 1 << 30
 MOST_WHOLE = 10**9
 """The largest count that a setting takes where nothing smaller bounds it."""
 MOST_GIB = 1 << 20
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Kind(Protocol):
@@ -156,21 +159,73 @@ class Words:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class WordList:
-    """Words with commas between them."""
+def _listed(text: str, parse: Callable[[str], str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(parse(word.strip()) for word in text.split(",")))
 
-    metavar: str = "WORD,WORD"
+
+def _split(url: str) -> SplitResult:
+    """The URL's parts. ValueError where it has more than scheme, host, port and path."""
+    if not url.isprintable() or any(c in url for c in " @?#\\"):
+        raise ValueError(url)
+    return urlsplit(url)
+
+
+def _host(parts: SplitResult) -> str:
+    """The host as a browser spells it: lower case, other alphabets in their ASCII form. ValueError where it is none."""
+    host = (parts.hostname or "").rstrip(".")
+    if ":" in host:
+        from ipaddress import ip_address  # most settings name no address
+
+        return f"[{ip_address(host).compressed}]"
+    if not re.fullmatch(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", host := host.encode("idna").decode()):
+        raise ValueError(host)
+    return host
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Host names with commas between them; the port of one does not count."""
+
+    metavar: str = "HOST,HOST"
 
     @property
     def allowed(self) -> str:
-        return "words with commas between them"
+        return "host names with commas between them, without scheme or path"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        words = tuple(word.strip() for word in text.split(","))
-        if not all(word and word.isprintable() and " " not in word for word in words):
+        return _listed(text, self._parse_one)
+
+    def _parse_one(self, text: str) -> str:
+        parts = _split(f"//{text}")
+        _ = parts.port  # a port that is no number is refused here
+        if parts.path:
             raise ValueError(text)
-        return words
+        return _host(parts).strip("[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Web origins with commas between them, as browsers send them: scheme, host and the port where it is not the
+    scheme's own."""
+
+    metavar: str = "ORIGIN,ORIGIN"
+
+    @property
+    def allowed(self) -> str:
+        return "origins such as https://chat.example or http://box.lan:3000, with commas between them, or *"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return _listed(text, self._parse_one)
+
+    def _parse_one(self, text: str) -> str:
+        if text in ("*", "null"):
+            return text
+        parts = _split(text)
+        port = parts.port
+        if not parts.scheme or parts.path not in ("", "/"):
+            raise ValueError(text)
+        own = port is None or port == DEFAULT_PORTS.get(parts.scheme)
+        return f"{parts.scheme}://{_host(parts)}{'' if own else f':{port}'}"
 
 
 @dataclass(frozen=True, slots=True)

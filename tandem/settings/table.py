@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tandem.settings.kinds import AnyPath, Device, Gib, Kind, OneOf, Real, Switch, Whole, WordList, Words
+from tandem.settings.kinds import AnyPath, Device, Gib, Hosts, Kind, OneOf, Origins, Real, Switch, Whole, Words
 
 PREFIX = "TANDEM_"
 ALIAS_PREFIXES = ("QSE_", "QWEN38_")
@@ -331,10 +331,10 @@ class Settings:
         unit="s",
     )
     allowed_hosts: tuple[str, ...] = _row(
-        SERVICE, WordList(), (), "Names that a Host header may carry beside the loopback ones.", default_text="none"
+        SERVICE, Hosts(), (), "Names that a Host header may carry beside the loopback ones.", default_text="none"
     )
     allowed_origins: tuple[str, ...] = _row(
-        SERVICE, WordList(), (), "Web origins whose pages may call the engine; * is any.", default_text="none"
+        SERVICE, Origins(), (), "Web origins whose pages may call the engine; * is any.", default_text="none"
     )
     secrets_file: Path | None = _row(
         SERVICE,

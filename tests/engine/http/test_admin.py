@@ -192,6 +192,34 @@ def test_cancelling_a_request(client: httpx.Client, engine: ScriptedEngine, stre
     assert wait_until(lambda: client.post(f"/admin/requests/{request_id}/cancel").status_code == 404)
 
 
+def test_cancelling_by_what_the_client_knows(client: httpx.Client, engine: ScriptedEngine) -> None:
+    """The id in an answer's body names one request, a client's own `X-Request-Id` all that run under it."""
+
+    def script(ticket: Ticket) -> None:
+        ticket.put(Admitted(0, 0, 9))
+        assert ticket.cancelled.wait(LONG_S)
+
+    engine.script = script
+    headers = {"X-Request-Id": "mine"}
+    body = chat_body(stream=True)
+    asking = []
+    while len(asking) < 3:
+        asking.append(threading.Thread(target=lambda: client.post(CHAT, json=body, headers=headers)))
+        asking[-1].start()
+        assert wait_until(lambda: len(engine.tickets) == len(asking))
+    first, second, third = engine.tickets
+    done = client.post(f"/admin/requests/chatcmpl-{first.request.id}/cancel")
+    assert done.json() == {"done": True, "message": f"{first.request.id} is cancelled"}
+    assert first.cancelled.wait(LONG_S)
+    assert not second.cancelled.is_set()
+    asking[0].join(LONG_S)
+    done = client.post("/admin/requests/mine/cancel")
+    assert done.json() == {"done": True, "message": f"{second.request.id}, {third.request.id} are cancelled"}
+    for thread in asking[1:]:
+        thread.join(LONG_S)
+    assert wait_until(lambda: client.post("/admin/requests/mine/cancel").status_code == 404)
+
+
 def test_what_does_not_run_cannot_be_cancelled(client: httpx.Client) -> None:
     client.post(CHAT, json=chat_body(), headers={"x-request-id": "req-done"})
     for gone in ("req-none", "req-done"):
