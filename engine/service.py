@@ -119,7 +119,16 @@ def run(
             engine = (open_engine or _open_engine)(config)
         except KeyboardInterrupt:
             return 0
-        served = _Service(engine, service, listening, owner, config.state_dir, notifier, ring, process)
+        served = _Service(
+            engine,
+            service,
+            listening=listening,
+            owner=owner,
+            state_dir=config.state_dir,
+            notifier=notifier,
+            ring=ring,
+            process=process,
+        )
         return uvloop.run(served.serve())
 
 
@@ -171,6 +180,7 @@ class _Service:
         self,
         engine: OwnedEngine,
         service: ServiceConfig,
+        *,
         listening: Listening,
         owner: OwnerSocket | None,
         state_dir: Path | None,

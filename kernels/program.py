@@ -7,7 +7,7 @@ result for a row depends on that row's inputs alone, bit for bit, whatever rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -74,7 +74,7 @@ class Ops(Protocol[V]):
         ...
 
     def rotate_store(
-        self, qkv: V, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
+        self, qkv: V, heads: Heads, rotary: Rotary, layer: int, *, q_norm: Norm | None, k_norm: Norm | None
     ) -> V:
         """Split `qkv` (queries, keys, values); normalise each head of Q and K where asked; turn Q and K by their
         positions; write K and V as float16 to the layer's KV rows. Returns Q scaled by 1 / sqrt(head_dim)."""
@@ -122,13 +122,8 @@ class RowBatch:
         return len(self.token)
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFormat:
-    """How the tensors of one file form are run."""
-
-    file: str
-    runs_as: str
-    tensors: int
+WeightFormats = Mapping[tuple[str, str], int]
+"""How many tensors of a file's quantisation type run in which form: (type, form in words) to a count, sorted."""
 
 
 class Program(Protocol):
@@ -142,7 +137,7 @@ class Program(Protocol):
         the logits of `rows.logit_rows`, shape (count, vocabulary), a view that the next run overwrites."""
         ...
 
-    def forms(self) -> list[WeightFormat]: ...
+    def forms(self) -> WeightFormats: ...
 
     def weight_bytes(self) -> int:
         """Bytes that the packed weights hold."""

@@ -45,7 +45,7 @@ class ReferenceOps:
         return self._add(step)
 
     def rotate_store(
-        self, qkv: int, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
+        self, qkv: int, heads: Heads, rotary: Rotary, layer: int, *, q_norm: Norm | None, k_norm: Norm | None
     ) -> int:
         def step(rows: RowBatch, kv: NDArray[np.uint64], v: Values) -> ref.Array:
             parts = v[qkv].reshape(rows.n, heads.heads + 2 * heads.kv_heads, heads.head_dim)

@@ -73,6 +73,7 @@ class IdleConversations:
     def __init__(
         self,
         name: str,
+        *,
         level: Level,
         slots: Sequence[Slot],
         resident: ResidentLevel,

@@ -133,7 +133,9 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
     if gpu is None:
         pool = KvPool(runner.layout, kept, margin_rows=config.kv_margin_rows, backing=backing, guard=alone)
     else:
-        pool = _gpu_pool(gpu, runner.layout, kept, config.kv_margin_rows, backing, alone)
+        pool = _gpu_pool(
+            gpu, runner.layout, windows=kept, margin_rows=config.kv_margin_rows, backing=backing, guard=alone
+        )
     slots = tuple(Slot(i, window) for i, window in enumerate(kept))
     resident = ResidentLevel()
     allocator = [] if gpu is None else [gpu.blocks]
@@ -161,7 +163,7 @@ def _build(config: EngineConfig, parts: Parts, inbox: Inbox, progress: Progress)
 
 
 def _gpu_pool(
-    gpu: KvMemory, layout: KvLayout, windows: tuple[int, ...], margin_rows: int, backing: KvBacking, guard: HardFloor
+    gpu: KvMemory, layout: KvLayout, *, windows: tuple[int, ...], margin_rows: int, backing: KvBacking, guard: HardFloor
 ) -> KvPool:
     """Raises UnusableDevice where the GPU has not the addresses, or not the memory for whole windows."""
     try:
@@ -186,7 +188,9 @@ def _rungs(slots: tuple[Slot, ...], resident: ResidentLevel, pool: KvPool) -> li
         pool.release(slot.id, 0)
 
     return [
-        IdleConversations(name, level, some, resident, pool.committed_bytes, give_back)
+        IdleConversations(
+            name, level=level, slots=some, resident=resident, committed=pool.committed_bytes, give_back=give_back
+        )
         for name, level, some in (
             ("idle side conversations", Level.SIDE_CONVERSATION, slots[1:]),
             ("slot 0's idle conversation", Level.MAIN_CONVERSATION, slots[:1]),

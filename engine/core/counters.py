@@ -9,12 +9,11 @@ from engine.request import Ending
 
 @dataclass(slots=True)
 class Counters:
-    """`rounds` counts decode rounds by how many slots shared each."""
+    """Requests by how they ended, peaks, and when a token or chunk last came."""
 
     endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
     waiting_memory: int = 0
     slot0_gave_up: int = 0
-    rounds: dict[int, int] = field(default_factory=dict)
     peak_running: int = 0
     peak_decoding: int = 0
     last_progress: float | None = None
@@ -23,10 +22,6 @@ class Counters:
     def ended(self) -> int:
         """Requests that ended, however they did."""
         return sum(self.endings.values())
-
-    def round_ran(self, slots: int, now: float) -> None:
-        self.rounds[slots] = self.rounds.get(slots, 0) + 1
-        self.last_progress = now
 
     def saw(self, *, running: int, decoding: int) -> None:
         self.peak_running = max(self.peak_running, running)

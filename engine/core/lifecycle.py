@@ -102,19 +102,19 @@ class Lifecycle:
         seq.stream.finish(reason, seq.generated)
         if not req.running and not req.pending:
             done = Done(req.prompt_len, req.cached_tokens, req.completion_tokens)
-            self._close(req, seq, Ending.SERVED, Finish(reason), None, done)
+            self._close(req, seq, ending=Ending.SERVED, finish=Finish(reason), error=None, event=done)
 
     def fail(self, req: RequestState, error: RequestError, ending: Ending, cause: BaseException | None = None) -> None:
         """End `req` with `error`. After a defect nothing that its slots hold is trusted."""
         if cause is not None:
             records.failed(req, error, cause)
         last = self._stop_all(req, keep=cause is None)
-        self._close(req, last, ending, _FINISH[ending], error, Failed(error))
+        self._close(req, last, ending=ending, finish=_FINISH[ending], error=error, event=Failed(error))
 
     def abandon(self, req: RequestState) -> None:
         """The client left. What was read stays as the slot's conversation; nobody hears of it."""
         last = self._stop_all(req, keep=True)
-        self._close(req, last, Ending.ABANDONED, Finish.ABANDONED, None, None)
+        self._close(req, last, ending=Ending.ABANDONED, finish=Finish.ABANDONED, error=None, event=None)
 
     def _stop_all(self, req: RequestState, *, keep: bool) -> Sequence | None:
         last = req.running[-1] if req.running else None
@@ -144,6 +144,7 @@ class Lifecycle:
         self,
         req: RequestState,
         last: Sequence | None,
+        *,
         ending: Ending,
         finish: Finish,
         error: RequestError | None,

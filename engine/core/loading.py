@@ -91,7 +91,9 @@ def _loaded(config: EngineConfig, file: GgufFile, choice: Choice, gpus: CudaSyst
     if choice.gpu is None:
         placed = _on_cpu(config, model_config, file.tensors, choice.reason, progress)
     else:
-        placed = _on_gpu(config, model_config, file.tensors, gpus.open(choice.gpu), choice.gpu, progress)
+        placed = _on_gpu(
+            config, model_config, file.tensors, opened=gpus.open(choice.gpu), gpu=choice.gpu, progress=progress
+        )
     return LoadedModel(
         runner=placed.runner,
         served=ServedModel(
@@ -152,6 +154,7 @@ def _on_gpu(
     config: EngineConfig,
     model_config: LlamaConfig,
     tensors: Mapping[str, RawTensor],
+    *,
     opened: OpenGpu,
     gpu: Gpu,
     progress: Progress,

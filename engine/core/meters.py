@@ -41,7 +41,7 @@ class RoundMeter:
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self.seconds = FixedHistogram(ROUND_BOUNDS_S)
-        self._rounds = 0
+        self.count = 0
         self._tokens = 0
         self._total_s = 0.0
         self._recent: deque[float] = deque(maxlen=RECENT_ROUNDS)
@@ -49,7 +49,7 @@ class RoundMeter:
         self._p95_s = 0.0
 
     def ran(self, seconds: float, tokens: int) -> None:
-        self._rounds += 1
+        self.count += 1
         self._tokens += tokens
         self._total_s += seconds
         self._recent.append(seconds)
@@ -57,16 +57,16 @@ class RoundMeter:
 
     def stat(self) -> RoundStat:
         """Engine thread only: it sorts the last rounds where new ones came."""
-        if self._p95_at != self._rounds:
-            self._p95_at = self._rounds
+        if self._p95_at != self.count:
+            self._p95_at = self.count
             ordered = sorted(self._recent)
             self._p95_s = ordered[-(-19 * len(ordered) // 20) - 1]
         return RoundStat(
             rows=self.rows,
-            rounds=self._rounds,
-            mean_ms=1000 * self._total_s / self._rounds,
+            rounds=self.count,
+            mean_ms=1000 * self._total_s / self.count,
             p95_ms=1000 * self._p95_s,
-            tokens_per_round=self._tokens / self._rounds,
+            tokens_per_round=self._tokens / self.count,
             ms_total=1000 * self._total_s,
         )
 
@@ -85,6 +85,10 @@ class Meters:
         if meter is None:
             meter = self._rounds[rows] = RoundMeter(rows)
         meter.ran(seconds, tokens)
+
+    def round_counts(self) -> dict[int, int]:
+        """Rounds by how many slots decoded together, ascending."""
+        return {rows: self._rounds[rows].count for rows in sorted(self._rounds)}
 
     def round_stats(self) -> list[RoundStat]:
         """One entry for each number of slots that ever decoded together, ascending. Engine thread only."""

@@ -74,4 +74,11 @@ class Publisher:
     def _before_serving(self, loading: Loading) -> Health:
         uptime = self._clock() - self._started
         ledger = LedgerState() if self._ledger is None else self._ledger.state()
-        return snapshot.before_serving(self._requested, loading, self._probe.read(), uptime, ledger, self._refused())
+        return snapshot.before_serving(
+            self._requested,
+            loading=loading,
+            reading=self._probe.read(),
+            uptime_s=uptime,
+            ledger=ledger,
+            refused=self._refused(),
+        )

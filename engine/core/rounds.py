@@ -67,7 +67,7 @@ class Rounds:
             self._lifecycle.finish(seq, reason)
         now = state.clock()
         state.share.round_ran(now - started)
-        state.counters.round_ran(len(seqs), now)
+        state.counters.last_progress = now
         state.meters.round_ran(len(seqs), now - started, tokens)
         return True
 

@@ -114,7 +114,7 @@ class SnapshotBuilder:
             waiting=len(waiting),
             peak_running=state.counters.peak_running,
             peak_decoding=state.counters.peak_decoding,
-            rounds={str(size): n for size, n in sorted(state.counters.rounds.items())},
+            rounds={str(rows): n for rows, n in state.meters.round_counts().items()},
             rounds_timed_out=0,
             spill_waits=0,
             slot0_gave_up=state.counters.slot0_gave_up,
@@ -287,6 +287,7 @@ def queued(req: RequestState, now: float, window: int) -> protocol.Queued:
 
 def before_serving(
     requested: int,
+    *,
     loading: protocol.Loading,
     reading: MemoryReading,
     uptime_s: float,

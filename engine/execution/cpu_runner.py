@@ -12,7 +12,7 @@ from engine.execution.rows import RowBatch
 from engine.execution.runner import KvAddresses, StepOutput, check_batch, sample_all
 from engine.models import llama
 from engine.models.llama import LlamaConfig, kv_layout
-from engine.protocol import WeightForm
+from engine.protocol import WeightFormat
 from kernels.cpu.backend import BackendChoice, choose, torch
 from kernels.invariance import RowVarianceError
 from kernels.program import Program
@@ -84,9 +84,10 @@ class CpuRunner:
         """Bytes that the packed weights hold."""
         return self._program.weight_bytes()
 
-    def weight_forms(self) -> list[WeightForm]:
+    def weight_forms(self) -> list[WeightFormat]:
         """Each form of the file and how it runs here."""
-        return [WeightForm(file=f.file, runs_as=f.runs_as, tensors=f.tensors) for f in self._program.forms()]
+        forms = self._program.forms().items()
+        return [WeightFormat(file=held, runs_as=runs_as, tensors=n) for (held, runs_as), n in forms]
 
 
 def _program(

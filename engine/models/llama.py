@@ -169,7 +169,7 @@ class _NoOps:
     def project(self, x: None, norm: Norm, parts: Sequence[Linear]) -> None: ...
 
     def rotate_store(
-        self, qkv: None, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
+        self, qkv: None, heads: Heads, rotary: Rotary, layer: int, *, q_norm: Norm | None, k_norm: Norm | None
     ) -> None: ...
 
     def attend(self, q: None, heads: Heads, layer: int) -> None: ...
@@ -217,7 +217,7 @@ def record(ops: Ops[V], config: LlamaConfig, tensors: Mapping[str, RawTensor]) -
         )
         q_norm = norm(f"{at}.attn_q_norm", config.head_dim) if config.qk_norm else None
         k_norm = norm(f"{at}.attn_k_norm", config.head_dim) if config.qk_norm else None
-        q = ops.rotate_store(qkv, heads, turn, layer, q_norm, k_norm)
+        q = ops.rotate_store(qkv, heads, turn, layer, q_norm=q_norm, k_norm=k_norm)
         seen = ops.attend(q, heads, layer)
         x = ops.add_linear(x, seen, linear(f"{at}.attn_output", config.hidden, heads.q_width))
         inner = ops.project_gated(

@@ -33,7 +33,7 @@ from engine.protocol.health import StateDirState as StateDirState
 from engine.protocol.health import Status as Status
 from engine.protocol.health import Totals as Totals
 from engine.protocol.health import WaitState as WaitState
-from engine.protocol.health import WeightForm as WeightForm
+from engine.protocol.health import WeightFormat as WeightFormat
 from engine.protocol.health import Weights as Weights
 from engine.protocol.health import Wire as Wire
 from engine.protocol.health import decode_health as decode_health

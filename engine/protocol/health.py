@@ -78,7 +78,7 @@ class Loading(Wire, frozen=True, kw_only=True):
     eta_s: float | None
 
 
-class WeightForm(Wire, frozen=True, kw_only=True):
+class WeightFormat(Wire, frozen=True, kw_only=True):
     """One form that weights take in the file and how the backend runs it."""
 
     file: str
@@ -88,7 +88,7 @@ class WeightForm(Wire, frozen=True, kw_only=True):
 
 class Weights(Wire, frozen=True, kw_only=True):
     bytes: int
-    forms: list[WeightForm]
+    forms: list[WeightFormat]
 
 
 class Model(Wire, frozen=True, kw_only=True):

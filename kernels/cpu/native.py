@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kernels.cpu import abi
 from kernels.invariance import RowVarianceError
-from kernels.program import Heads, Linear, Norm, Rotary, RowBatch, WeightFormat, vector
+from kernels.program import Heads, Linear, Norm, Rotary, RowBatch, WeightFormats, vector
 from kernels.quant_types import BLOCKS, QuantType, RawTensor
 
 ALIGN = 64
@@ -139,7 +139,7 @@ class NativeRecorder:
         return out
 
     def rotate_store(
-        self, qkv: Buffer, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
+        self, qkv: Buffer, heads: Heads, rotary: Rotary, layer: int, *, q_norm: Norm | None, k_norm: Norm | None
     ) -> Buffer:
         if heads.head_dim % 8 or heads.head_dim > abi.MAX_HEAD_DIM:
             raise ValueError(f"head_dim is {heads.head_dim}; multiples of 8 up to {abi.MAX_HEAD_DIM} are possible")
@@ -230,9 +230,8 @@ class NativeProgram:
         self._ops = (abi.Op * len(steps))(*(self._op(s) for s in steps))
         self.op_seconds = np.zeros(len(abi.OP_NAMES), np.float64)
         """Seconds in each kind of operation (`abi.OP_NAMES`) since the start, on the calling thread."""
-        self._forms = [
-            WeightFormat(str(f), RUNS_AS[f], n) for f, n in sorted(Counter(t.quant_type for t in tensors).items())
-        ]
+        counts = Counter(t.quant_type for t in tensors)
+        self._forms = {(str(held), RUNS_AS[held]): n for held, n in sorted(counts.items())}
         self._check_rows(matrices)
 
     def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
@@ -265,8 +264,8 @@ class NativeProgram:
         self._call(self._ops, job)
         return self._logits[:wanted]
 
-    def forms(self) -> list[WeightFormat]:
-        return list(self._forms)
+    def forms(self) -> WeightFormats:
+        return self._forms
 
     def weight_bytes(self) -> int:
         return self._arena.size

@@ -16,7 +16,7 @@ import torch
 
 from kernels.dequantise import dequantise
 from kernels.kv_view import kv_rows
-from kernels.program import Heads, Linear, Norm, Rotary, RowBatch, WeightFormat, vector
+from kernels.program import Heads, Linear, Norm, Rotary, RowBatch, WeightFormats, vector
 from kernels.quant_types import QuantType, RawTensor
 
 Values = dict[int, torch.Tensor]
@@ -56,7 +56,7 @@ class TorchRecorder:
         return self._add(step)
 
     def rotate_store(
-        self, qkv: int, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
+        self, qkv: int, heads: Heads, rotary: Rotary, layer: int, *, q_norm: Norm | None, k_norm: Norm | None
     ) -> int:
         q_normed = self._norm(q_norm) if q_norm else None
         k_normed = self._norm(k_norm) if k_norm else None
@@ -172,7 +172,7 @@ class TorchProgram:
         self._max_rows = max_rows
         self._bytes = sum(size for _, _, size in tensors)
         uses: Counter[tuple[QuantType, str]] = Counter((t.quant_type, runs_as) for t, runs_as, _ in tensors)
-        self._forms = [WeightFormat(str(form), runs_as, n) for (form, runs_as), n in sorted(uses.items())]
+        self._forms = {(str(held), runs_as): n for (held, runs_as), n in sorted(uses.items())}
         self._peak = 0
 
     def run(self, rows: RowBatch, kv_base: NDArray[np.uint64]) -> NDArray[np.float32]:
@@ -186,8 +186,8 @@ class TorchProgram:
         logits: NDArray[np.float32] = values[len(self._steps) - 1].numpy()
         return logits
 
-    def forms(self) -> list[WeightFormat]:
-        return list(self._forms)
+    def forms(self) -> WeightFormats:
+        return self._forms
 
     def weight_bytes(self) -> int:
         return self._bytes

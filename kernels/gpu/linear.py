@@ -147,6 +147,7 @@ def linear(
     w: torch.Tensor,
     out: torch.Tensor,
     epilogue: Epilogue = Epilogue.STORE,
+    *,
     tile: Tile | None = None,
     segments: int = 1,
     mode: LaunchMode | None = None,
@@ -184,7 +185,7 @@ def linear(
     if t.tma:
         if segments != 1 or alpha is not None:
             raise ValueError(f"a tma tile computes one segment without alpha, not {segments}")
-        tma_linear(x, w, out, str(epilogue), t, mode, ahead)
+        tma_linear(x, w, out, epilogue=str(epilogue), tile=t, mode=mode, ahead=ahead)
         return
     grid = (triton.cdiv(rows, t.bm) * triton.cdiv(n, t.outputs),)
     _linear_kernel[grid](

@@ -28,6 +28,7 @@ def rms_norm(
     index: torch.Tensor,
     gain: torch.Tensor,
     out: torch.Tensor,
+    *,
     eps: float,
     mode: LaunchMode | None = None,
 ) -> None:

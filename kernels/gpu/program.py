@@ -82,7 +82,7 @@ class CudaOps:
         return replace(out, bias=bias)
 
     def rotate_store(
-        self, qkv: Value, heads: Heads, rotary: Rotary, layer: int, q_norm: Norm | None, k_norm: Norm | None
+        self, qkv: Value, heads: Heads, rotary: Rotary, layer: int, *, q_norm: Norm | None, k_norm: Norm | None
     ) -> Value:
         shape = HeadShape(heads.heads, heads.kv_heads, heads.head_dim)
         if 2 * len(rotary.frequencies) != shape.dim:
@@ -103,17 +103,17 @@ class CudaOps:
                 p.buffers.view("qkv", p.shape.rows, qkv.width),
                 p.buffers.view("q", p.shape.rows, q.width),
                 p.tables.rows,
-                p.kv_base,
-                2 * layer,
-                2 * layer + 1,
-                cos,
-                sin,
-                shape,
-                rotary.interleaved,
-                bias,
-                gains,
-                eps,
-                p.mode,
+                kv_base=p.kv_base,
+                k_tensor=2 * layer,
+                v_tensor=2 * layer + 1,
+                cos=cos,
+                sin=sin,
+                shape=shape,
+                interleaved=rotary.interleaved,
+                bias=bias,
+                head_gains=gains,
+                eps=eps,
+                mode=p.mode,
             )
 
         self._steps.append(step)
@@ -127,11 +127,34 @@ class CudaOps:
             queries = p.buffers.view("q", p.shape.rows, q.width)
             seen = p.buffers.view("seen", p.shape.rows, q.width)
             t = p.tables
-            at = (2 * layer, 2 * layer + 1)
+            k, v = 2 * layer, 2 * layer + 1
             if p.shape.tiles:
-                attend_tiles(queries, seen, t.tile_row, t.tile_rows, t.rows, p.kv_base, *at, shape, p.mode)
+                attend_tiles(
+                    queries,
+                    seen,
+                    t.tile_row,
+                    tile_rows=t.tile_rows,
+                    rows=t.rows,
+                    kv_base=p.kv_base,
+                    k_tensor=k,
+                    v_tensor=v,
+                    shape=shape,
+                    mode=p.mode,
+                )
             if p.shape.single:
-                attend_rows(queries, seen, t.single, t.rows, p.kv_base, *at, shape, p.scratch, p.shape.splits, p.mode)
+                attend_rows(
+                    queries,
+                    seen,
+                    t.single,
+                    rows=t.rows,
+                    kv_base=p.kv_base,
+                    k_tensor=k,
+                    v_tensor=v,
+                    shape=shape,
+                    scratch=p.scratch,
+                    splits=p.shape.splits,
+                    mode=p.mode,
+                )
 
         self._steps.append(step)
         return out
@@ -164,7 +187,7 @@ class CudaOps:
             if p.shape.logits:
                 last = p.buffers.view("last", p.shape.logits, x.width)
                 h = p.buffers.view("h", p.shape.rows, x.width)
-                rms_norm(h, p.tables.logit, gain, last, norm.eps, p.mode)
+                rms_norm(h, p.tables.logit, gain, last, eps=norm.eps, mode=p.mode)
                 logits = p.buffers.view("logits", p.shape.logits, vocab)
                 height = SKINNY_ROWS if isinstance(w, Packed) else p.shape.logits
                 for at in range(0, p.shape.logits, height):
@@ -181,14 +204,14 @@ class CudaOps:
         return CudaProgram(
             self._steps,
             self._buffers,
-            self._shape,
-            self._vocab,
-            self._layers,
-            max_rows,
-            self._device,
-            self._forms,
-            self._bytes,
-            self._mode,
+            shape=self._shape,
+            vocab=self._vocab,
+            layers=self._layers,
+            max_rows=max_rows,
+            device=self._device,
+            forms=self._forms,
+            weight_bytes=self._bytes,
+            mode=self._mode,
         )
 
     def _norm(self, x: Value, norm: Norm) -> Value:
@@ -203,8 +226,8 @@ class CudaOps:
                 identity[:n],
                 gain,
                 p.buffers.view("normed", n, x.width),
-                norm.eps,
-                p.mode,
+                eps=norm.eps,
+                mode=p.mode,
             )
 
         self._steps.append(step)

@@ -16,7 +16,7 @@ from kernels.gpu.launch import LaunchMode
 from kernels.gpu.rotary import HeadShape
 from kernels.gpu.sampling import Choosing, SamplingBuffers, sample_rows
 from kernels.gpu.skinny import MAX_ROWS as SKINNY_ROWS
-from kernels.program import RowBatch, WeightFormat
+from kernels.program import RowBatch, WeightFormats
 from kernels.sampling import GREEDY, SamplingSpec
 
 MAX_GRAPHS = 128
@@ -96,6 +96,7 @@ class CudaProgram:
         self,
         steps: Sequence[Step],
         buffers: Buffers,
+        *,
         shape: HeadShape,
         vocab: int,
         layers: int,
@@ -203,8 +204,8 @@ class CudaProgram:
             self._capture(key, enqueue).replay()
         self._wait()
 
-    def forms(self) -> list[WeightFormat]:
-        return [WeightFormat(file, runs_as, tensors) for (file, runs_as), tensors in sorted(self._forms.items())]
+    def forms(self) -> WeightFormats:
+        return dict(sorted(self._forms.items()))
 
     def weight_bytes(self) -> int:
         return self._weight_bytes

@@ -154,6 +154,7 @@ def rotary_kv(
     qkv: torch.Tensor,
     q: torch.Tensor,
     rows: RowTables,
+    *,
     kv_base: torch.Tensor,
     k_tensor: int,
     v_tensor: int,

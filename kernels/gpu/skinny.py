@@ -8,7 +8,7 @@ what `unpack_rows` leaves, and serves batches of more rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -71,6 +71,7 @@ def device_of(index: int) -> Device:
 
 @cache
 def plan(
+    *,
     form: PackedFormat,
     segments: int,
     n: int,
@@ -89,7 +90,7 @@ def plan(
     if tile is None:
         tile = packed_tile_for(device.name, rows, n, k, f"{form}-{epilogue}")
     if tile is None:
-        tile = _computed_tile(form, segments, n, k, eights, parts, device)
+        tile = _computed_tile(form=form, segments=segments, n=n, k=k, eights=eights, parts=parts, device=device)
     if tile is None:
         return None
     ring = _ring(form, segments, eights, tile)
@@ -122,7 +123,7 @@ def _ring(form: PackedFormat, segments: int, eights: int, tile: PackedTile) -> i
 
 
 def _computed_tile(
-    form: PackedFormat, segments: int, n: int, k: int, eights: int, parts: int, device: Device
+    *, form: PackedFormat, segments: int, n: int, k: int, eights: int, parts: int, device: Device
 ) -> PackedTile | None:
     """The tile whose blocks fill the multiprocessors best, the largest among equals since its tiles share x; as deep as
     leaves room for the next kernel's blocks, which read their weights early."""
@@ -150,8 +151,19 @@ def packed_candidates(w: Packed, n: int, rows: int, epilogue: Epilogue, device: 
     """Tiles worth measuring for a product of `n` finished outputs on this GPU."""
     parts = 2 if epilogue is Epilogue.GATED else 1
     tiles = [PackedTile(group * parts, depth) for group in range(1, 4 // parts + 1) for depth in (2, 3, 4, 6, 8)]
-    args = (w.format, w.segments, n, w.k, rows, epilogue, torch.float16, LaunchMode.CHAINED, device)
-    return [tile for tile in tiles if plan(*args, tile) is not None]
+    launch_of = partial(
+        plan,
+        form=w.format,
+        segments=w.segments,
+        n=n,
+        k=w.k,
+        rows=rows,
+        epilogue=epilogue,
+        dtype=torch.float16,
+        mode=LaunchMode.CHAINED,
+        device=device,
+    )
+    return [tile for tile in tiles if launch_of(tile=tile) is not None]
 
 
 def skinny(
@@ -159,6 +171,7 @@ def skinny(
     w: Packed,
     out: torch.Tensor,
     epilogue: Epilogue,
+    *,
     tile: PackedTile | None = None,
     mode: LaunchMode | None = None,
 ) -> None:
@@ -180,13 +193,24 @@ def skinny(
         linear(x, unpack(w), out, epilogue, segments=w.segments, alpha=w.alpha)
         return
     mode = mode if mode is not None else default_mode(x.device)
-    launch = plan(w.format, w.segments, n, k, rows, epilogue, x.dtype, mode, device_of(x.device.index or 0), tile)
+    launch = plan(
+        form=w.format,
+        segments=w.segments,
+        n=n,
+        k=k,
+        rows=rows,
+        epilogue=epilogue,
+        dtype=x.dtype,
+        mode=mode,
+        device=device_of(x.device.index or 0),
+        tile=tile,
+    )
     if launch is None:
         if rows == 1:
             raise ValueError(f"weights of ({w.n}, {w.k}) in {w.format} do not fit this GPU's shared memory")
         upper = 8 if rows <= 16 else 16 if rows <= 32 else 32
-        skinny(x[:upper], w, out[:upper], epilogue, tile, mode)
-        skinny(x[upper:], w, out[upper:], epilogue, tile, mode)
+        skinny(x[:upper], w, out[:upper], epilogue, tile=tile, mode=mode)
+        skinny(x[upper:], w, out[upper:], epilogue, tile=tile, mode=mode)
         return
     kernel = nvrtc.load(SOURCE, "skinny", launch.defines, torch.cuda.get_device_capability(x.device))
     scales, alpha = (t if t is not None else w.words for t in (w.scales, w.alpha))

@@ -85,7 +85,7 @@ def _tma_kernel(
 
 
 def tma_linear(
-    x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, epilogue: str, tile: Tile, mode: LaunchMode, ahead: int
+    x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, *, epilogue: str, tile: Tile, mode: LaunchMode, ahead: int
 ) -> None:
     """`linear` in one segment, without alpha, by a tile of the TMA; `linear` has checked the operands.
     Rows of x and w begin at multiples of 16 bytes, else ValueError."""

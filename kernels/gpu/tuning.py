@@ -146,21 +146,21 @@ def _tune_dense(product: Product, table: dict[Key, Tile], say: Say) -> None:
         rows = measured_rows(row_class)
         x, start = _operands(product, rows)
         last = start[-1:].clone()
-        linear(x[-1:], ws[0], last, epilogue, REFERENCE)
+        linear(x[-1:], ws[0], last, epilogue, tile=REFERENCE)
         scores: list[tuple[float, Tile]] = []
         for tile in candidates(row_class, n, processors):
             if k % tile.bk or not fits(tile, epilogue):
                 continue
             out = start.clone()
             try:
-                linear(x, ws[0], out, epilogue, tile)
+                linear(x, ws[0], out, epilogue, tile=tile)
                 if not torch.equal(out[-1:], last):
                     say(f"{product}, {rows} rows: {tile} gives other bits and is left out")
                     continue
                 scores.append((graph_ms(partial(_dense_chain, ws, x, out, epilogue, tile), 9) / len(ws), tile))
             except Exception as error:  # noqa: BLE001 - the other candidates still count
                 say(f"{product}, {rows} rows: {tile} does not run: {str(error)[:120]}")
-        _keep(product, row_class, size, scores, table, str(epilogue), say)
+        _keep(product, row_class, size=size, scores=scores, table=table, what=str(epilogue), say=say)
 
 
 def _tune_packed(
@@ -180,19 +180,20 @@ def _tune_packed(
         for tile in packed_candidates(one, n, rows, epilogue, device_of(torch.cuda.current_device())):
             out = start.clone()
             try:
-                skinny(x, one, out, epilogue, tile)
+                skinny(x, one, out, epilogue, tile=tile)
                 if not torch.equal(out, want):
                     say(f"{product}, {rows} rows: {tile} gives other bits and is left out")
                     continue
                 scores.append((graph_ms(partial(_packed_chain, ws, x, out, epilogue, tile), 9) / len(ws), tile))
             except Exception as error:  # noqa: BLE001 - the other candidates still count
                 say(f"{product}, {rows} rows: {tile} does not run: {str(error)[:120]}")
-        _keep(product, row_class, one.nbytes, scores, table, f"{form}-{epilogue}", say)
+        _keep(product, row_class, size=one.nbytes, scores=scores, table=table, what=f"{form}-{epilogue}", say=say)
 
 
 def _keep(
     product: Product,
     row_class: int,
+    *,
     size: int,
     scores: list[tuple[float, AnyTile]],
     table: dict[Key, AnyTile],
@@ -224,9 +225,9 @@ def _copies(size: int) -> int:
 
 def _dense_chain(ws: list[torch.Tensor], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, tile: Tile) -> None:
     for w in ws:
-        linear(x, w, out, epilogue, tile)
+        linear(x, w, out, epilogue, tile=tile)
 
 
 def _packed_chain(ws: list[Packed], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile) -> None:
     for w in ws:
-        skinny(x, w, out, epilogue, tile, LaunchMode.CHAINED)
+        skinny(x, w, out, epilogue, tile=tile, mode=LaunchMode.CHAINED)

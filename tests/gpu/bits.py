@@ -58,9 +58,9 @@ def bits_products(shapes: list[str], cases: int) -> int:
             out = torch.full((rows, n), float("nan"), dtype=dtype, device="cuda")
         picks = sorted({0, rows - 1, int(rng.integers(rows)), int(rng.integers(rows))})
         alone = [out[i : i + 1].clone() for i in picks]
-        linear(x, w, out, epilogue, tile)
+        linear(x, w, out, epilogue, tile=tile)
         for i, single in zip(picks, alone, strict=True):
-            linear(x[i : i + 1], w, single, epilogue, Tile(16, 16, 128, 4, 4))
+            linear(x[i : i + 1], w, single, epilogue, tile=Tile(16, 16, 128, 4, 4))
             compared += 1
             if not torch.equal(single[0], out[i]):
                 bad[f"{tile} {epilogue}"] = bad.get(f"{tile} {epilogue}", 0) + 1
@@ -221,7 +221,7 @@ def bits_packed(shapes: list[str], cases: int) -> int:
             at = int(rng.integers(0, rows - size + 1))
             out = start[at : at + size].clone()
             tile = PackedTile(parts * int(rng.integers(1, 3)), int(rng.integers(2, 4))) if case % 3 == 0 else None
-            skinny(x[at : at + size], w, out, epilogue, tile)
+            skinny(x[at : at + size], w, out, epilogue, tile=tile)
             compared += size
             differ = int((out != large[at : at + size]).any(1).sum())
             if differ and bad < 20:

@@ -38,7 +38,17 @@ class Chunk:
         self.tile_rows = torch.tensor([min(TILE_ROWS, count - f) for f in firsts], dtype=torch.int32, device="cuda")
 
     def tiles(self) -> None:
-        attend_tiles(self.q, self.out, self.tile_row, self.tile_rows, self.rows, self.base, 0, 1, self.shape)
+        attend_tiles(
+            self.q,
+            self.out,
+            self.tile_row,
+            tile_rows=self.tile_rows,
+            rows=self.rows,
+            kv_base=self.base,
+            k_tensor=0,
+            v_tensor=1,
+            shape=self.shape,
+        )
 
     def singly(self) -> torch.Tensor:
         """The same rows by `attend_rows`."""
@@ -46,7 +56,18 @@ class Chunk:
         splits = -(-self.kv.shape[1] // SPLIT)
         scratch = AttentionScratch(64, splits, self.shape, self.q.device)
         for ids in torch.arange(len(self.q), dtype=torch.int32, device="cuda").split(64):
-            attend_rows(self.q, out, ids, self.rows, self.base, 0, 1, self.shape, scratch, splits)
+            attend_rows(
+                self.q,
+                out,
+                ids,
+                rows=self.rows,
+                kv_base=self.base,
+                k_tensor=0,
+                v_tensor=1,
+                shape=self.shape,
+                scratch=scratch,
+                splits=splits,
+            )
         return out
 
 

@@ -62,7 +62,7 @@ def step(shape: str, form: str = "bf16", context: int = 1024, rows: tuple[int, .
 
 def _chain(ws: list[Packed], x: torch.Tensor, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile | None) -> None:
     for w in ws:
-        skinny(x, w, out, epilogue, tile, LaunchMode.CHAINED)
+        skinny(x, w, out, epilogue, tile=tile, mode=LaunchMode.CHAINED)
 
 
 def packed(shapes: list[str], forms: tuple[str, ...] = ("q4", "q8", "fp8", "nvfp4")) -> None:

@@ -36,7 +36,7 @@ def compile_one(job: tuple[Tile, str]) -> str:
         x = torch.zeros(tile.bm, k, dtype=torch.bfloat16, device="cuda")
         w = torch.zeros(n * (2 if kind is Epilogue.GATED else 1), k, dtype=torch.bfloat16, device="cuda")
         dtype = torch.bfloat16 if kind is Epilogue.GATED else torch.float32
-        linear(x, w, torch.zeros(tile.bm, n, dtype=dtype, device="cuda"), kind, tile)
+        linear(x, w, torch.zeros(tile.bm, n, dtype=dtype, device="cuda"), kind, tile=tile)
         torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - the other candidates still count
         return f"{tile} {epilogue}: {type(error).__name__} {str(error)[:200]}"
@@ -83,7 +83,7 @@ def product_ms(n: int, k: int, epilogue: Epilogue, rows: int, tile: Tile | None)
             if tile is None:
                 torch.mm(x, w.T, out=plain)
             else:
-                linear(x, w, out, epilogue, tile)
+                linear(x, w, out, epilogue, tile=tile)
 
     return graph_ms(work, 9 if rows <= 128 else 5) / copies
 

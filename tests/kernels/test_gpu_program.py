@@ -254,7 +254,7 @@ def test_packed_forms_beside_each_other_run_as_unpacked_ones() -> None:
         base = np.array([[t.data_ptr() for t in kv]], np.uint64)
         results.append(made.run(pack([SlotRows(0, 0, [1, 2, 3], logits=range(3))]), base).copy())
     np.testing.assert_allclose(results[1], results[0], rtol=0.02, atol=0.02 * np.abs(results[0]).max())
-    uses = {(f.file, f.runs_as): f.tensors for f in made.forms()}
+    uses = dict(made.forms())
     assert uses["q6_k", "float16"] == 1
     assert uses["q6_k", PackedFormat.Q8_SHORT.label] == 1
     assert uses["q4_k", PackedFormat.Q4.label] == 2

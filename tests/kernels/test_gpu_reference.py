@@ -115,11 +115,11 @@ def test_a_row_has_the_same_norm_alone_and_in_a_chunk() -> None:
     gain = randn(72, seed=5, dtype=torch.float32)
     order = torch.arange(128, dtype=torch.int32, device=DEVICE)
     chunk = poisoned(128, 72, dtype=torch.bfloat16)
-    rms_norm(h, order, gain, chunk, 1e-5)
+    rms_norm(h, order, gain, chunk, eps=1e-5)
     close(chunk, reference.rms_norm(h, gain, 1e-5))
     for first, count in ((127, 1), (3, 2), (60, 7)):
         few = poisoned(count, 72, dtype=torch.bfloat16)
-        rms_norm(h, order[first : first + count], gain, few, 1e-5)
+        rms_norm(h, order[first : first + count], gain, few, eps=1e-5)
         assert torch.equal(few, chunk[first : first + count])
 
 
@@ -128,7 +128,7 @@ def test_norm_takes_the_rows_named() -> None:
     gain = randn(72, seed=5, dtype=torch.float32)
     index = torch.tensor([4, 0, 4], dtype=torch.int32, device=DEVICE)
     out = poisoned(3, 72, dtype=torch.bfloat16)
-    rms_norm(h, index, gain, out, 1e-5)
+    rms_norm(h, index, gain, out, eps=1e-5)
     close(out, reference.rms_norm(h[index.long()], gain, 1e-5))
 
 
@@ -217,8 +217,8 @@ class Turned:
         cache = Caches(self.slots, self.window, self.shape)
         q = poisoned(count, self.shape.heads * self.shape.dim, dtype=torch.float16)
         rotary_kv(
-            self.qkv[part], q, rows, cache.base, 1, 2, self.cos, self.sin, self.shape, self.interleaved, self.bias,
-            self.gains, 1e-6,
+            self.qkv[part], q, rows, kv_base=cache.base, k_tensor=1, v_tensor=2, cos=self.cos, sin=self.sin,
+            shape=self.shape, interleaved=self.interleaved, bias=self.bias, head_gains=self.gains, eps=1e-6,
         )  # fmt: skip
         return q, cache
 
@@ -267,7 +267,9 @@ def test_attention_of_rows_follows_paths_over_splits() -> None:
     for t in (scratch.top, scratch.total, scratch.acc):
         t.fill_(float("nan"))
     row_ids = torch.tensor([3, 0, 1, 2, 4, 3], dtype=torch.int32, device=DEVICE)
-    attend_rows(q, out, row_ids, rows, cache.base, 1, 2, SHAPE, scratch, 2)
+    attend_rows(
+        q, out, row_ids, rows=rows, kv_base=cache.base, k_tensor=1, v_tensor=2, shape=SHAPE, scratch=scratch, splits=2
+    )
     paths = [[0, 1, 2]] + [[*range(start), *(start + i for i in p)] for p in ([0], [0, 1], [0, 2], [0, 2, 3])]
     for i, path in enumerate(paths):
         slot = int(rows.slot[i])
@@ -284,7 +286,9 @@ def test_attention_of_a_chunk_equals_its_rows_alone() -> None:
     out = torch.full_like(q, float("nan"), dtype=torch.bfloat16)
     tile_row = torch.tensor([0, 30, 0], dtype=torch.int32, device=DEVICE)
     tile_rows = torch.tensor([30, count - 30, 0], dtype=torch.int32, device=DEVICE)
-    attend_tiles(q, out, tile_row, tile_rows, rows, cache.base, 1, 2, SHAPE)
+    attend_tiles(
+        q, out, tile_row, tile_rows=tile_rows, rows=rows, kv_base=cache.base, k_tensor=1, v_tensor=2, shape=SHAPE
+    )
     for i in (0, 19, 20, count - 1):
         keys = start + i + 1
         want = reference.attend(q[i].view(SHAPE.heads, -1), cache.k[0, :keys], cache.v[0, :keys], SHAPE)

@@ -50,7 +50,18 @@ def address(t: torch.Tensor | None) -> ctypes.c_void_p:
 def run(folder: Path, x: torch.Tensor, w: Packed, out: torch.Tensor, epilogue: Epilogue, tile: PackedTile) -> None:
     rows, k = x.shape
     n = out.shape[1]
-    launch = plan(w.format, w.segments, n, k, rows, epilogue, x.dtype, LaunchMode.CHAINED, GPU, tile)
+    launch = plan(
+        form=w.format,
+        segments=w.segments,
+        n=n,
+        k=k,
+        rows=rows,
+        epilogue=epilogue,
+        dtype=x.dtype,
+        mode=LaunchMode.CHAINED,
+        device=GPU,
+        tile=tile,
+    )
     assert launch is not None
     assert launch.shared <= GPU.shared
     sizes = (rows, n, k, x.stride(0), out.stride(0))

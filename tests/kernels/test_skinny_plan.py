@@ -22,7 +22,18 @@ def planned(
     wide = 2 * n if epilogue is Epilogue.GATED else n
     segments = 8 if wide <= 8192 and k >= 2048 else 4
     chosen = PackedTile(**tile) if tile else None
-    return plan(form, segments, n, k, rows, epilogue, torch.float16, LaunchMode.CHAINED, gpu, chosen)
+    return plan(
+        form=form,
+        segments=segments,
+        n=n,
+        k=k,
+        rows=rows,
+        epilogue=epilogue,
+        dtype=torch.float16,
+        mode=LaunchMode.CHAINED,
+        device=gpu,
+        tile=chosen,
+    )
 
 
 @pytest.mark.parametrize("gpu", GPUS)

@@ -28,7 +28,7 @@ from engine.protocol import (
     Status,
     Totals,
     WaitState,
-    WeightForm,
+    WeightFormat,
     Weights,
 )
 from tests.support.fake_lanes import PAGE, ROW_BYTES, WINDOW, lane, reading, writing
@@ -106,7 +106,7 @@ def health(
             arch="llama",
             max_len=WINDOW,
             device="cpu",
-            weights=Weights(bytes=98_362_432, forms=[WeightForm(file="q4_1", runs_as="int4 group 32", tensors=210)]),
+            weights=Weights(bytes=98_362_432, forms=[WeightFormat(file="q4_1", runs_as="int4 group 32", tensors=210)]),
         ),
         parallel=Parallel(
             requested=4,

@@ -31,7 +31,7 @@ from engine.protocol import (
     Status,
     Totals,
     WaitState,
-    WeightForm,
+    WeightFormat,
     Weights,
 )
 from engine.request import (
@@ -260,7 +260,7 @@ def idle_health(slots: int = 2) -> Health:
             arch="script",
             max_len=MAX_LEN,
             device="cpu",
-            weights=Weights(bytes=1000, forms=[WeightForm(file="none", runs_as="script", tensors=0)]),
+            weights=Weights(bytes=1000, forms=[WeightFormat(file="none", runs_as="script", tensors=0)]),
         ),
         parallel=Parallel(
             requested=slots,

@@ -21,7 +21,7 @@ from engine.memory.kv.ranges import RangeBacking
 from engine.memory.probe import MemoryReading
 from engine.memory.sizes import size
 from engine.models.llama import LlamaConfig
-from engine.protocol import Loading, WeightForm
+from engine.protocol import Loading, WeightFormat
 from kernels.gpu.tiles import row_counts
 from kernels.quant_types import QuantType, RawTensor
 
@@ -54,7 +54,7 @@ class GpuRunner(Runner, Protocol):
 
     def weight_bytes(self) -> int: ...
 
-    def weight_forms(self) -> list[WeightForm]: ...
+    def weight_forms(self) -> list[WeightFormat]: ...
 
 
 class OpenGpu(Protocol):

@@ -12,7 +12,7 @@ from engine.execution.rows import RowBatch, SlotRows, pack
 from engine.execution.runner import KvAddresses, StepOutput, check_batch
 from engine.models import llama
 from engine.models.llama import LlamaConfig, kv_layout
-from engine.protocol import WeightForm
+from engine.protocol import WeightFormat
 from kernels.gpu import nvrtc
 from kernels.gpu.kv_moves import move_rows
 from kernels.gpu.program import CudaOps
@@ -107,6 +107,7 @@ class CudaRunner:
         """Bytes that the weights hold on the device."""
         return self.program.weight_bytes()
 
-    def weight_forms(self) -> list[WeightForm]:
+    def weight_forms(self) -> list[WeightFormat]:
         """Each form of the file and how it runs here."""
-        return [WeightForm(file=f.file, runs_as=f.runs_as, tensors=f.tensors) for f in self.program.forms()]
+        forms = self.program.forms().items()
+        return [WeightFormat(file=held, runs_as=runs_as, tensors=n) for (held, runs_as), n in forms]

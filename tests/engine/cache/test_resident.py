@@ -93,7 +93,14 @@ def test_idle_conversations_go_by_age_and_never_one_in_use() -> None:
     def give_back(slot: Slot) -> None:
         held[slot.id] = 0
 
-    rung = IdleConversations("idle", Level.SIDE_CONVERSATION, slots, level, lambda i: held[i], give_back)
+    rung = IdleConversations(
+        "idle",
+        level=Level.SIDE_CONVERSATION,
+        slots=slots,
+        resident=level,
+        committed=lambda i: held[i],
+        give_back=give_back,
+    )
     assert rung.held_bytes() == 60
     assert rung.reclaim(25) == 50  # slot 1, then slot 2
     assert held == {0: 10, 1: 0, 2: 0, 3: 40}
