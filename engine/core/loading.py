@@ -11,8 +11,9 @@ from engine.api import ServedModel
 from engine.config import EngineConfig
 from engine.core import log_lines as records
 from engine.execution.cpu_runner import CpuRunner
-from engine.execution.cuda.loading import MAX_ROWS, CudaSystem, OpenGpu, TorchCuda, load_on_gpu
+from engine.execution.cuda.loading import MAX_ROWS, CudaSystem, OpenGpu, load_on_gpu
 from engine.execution.cuda.memory import KvMemory
+from engine.execution.cuda.system import TorchCuda
 from engine.execution.devices import Choice, Gpu, Gpus, choose, without_gpu
 from engine.execution.runner import Runner
 from engine.memory.trim import return_free_memory

@@ -139,8 +139,8 @@ def _almost_full(view: AdmissionView) -> str:
 def _too_large(figures: RefusedFigures) -> str:
     return (
         f"too large for this box even alone: prompt and max_tokens may take {size(figures.need)} "
-        f"of KV, but of the {size(figures.available)} that can be made available "
-        f" {size(figures.hard_floor)} stays free as the hard floor; ask for fewer tokens, or lower "
+        f"of KV, but of the {size(figures.available)} that can be made available, "
+        f"{size(figures.hard_floor)} stays free as the hard floor; ask for fewer tokens, or lower "
         "TANDEM_KV_HARD_FLOOR_GB"
     )
 

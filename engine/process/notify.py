@@ -13,29 +13,14 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.protocol import Health, Status
-
-STUCK_S = 120.0
-"""How long the engine thread may take for one turn, or running requests for a token or a chunk, before the engine
-counts as stuck. Well above the longest chunk of a large model on a slow processor."""
+from engine.process.standstill import standstill
+from engine.protocol import Health
 
 EVERY_S = 5.0
 """How often the state is told, unless the watchdog wants to hear more."""
 
 SILENT_LOAD_S = 1800.0
 """How long loading may go on with no progress before no more time is asked for. A compiler may run for minutes."""
-
-
-def standstill(health: Health) -> str | None:
-    """What keeps a serving engine from moving, in words; None where it moves, loads or drains."""
-    if health.status not in (Status.OK, Status.STALLED):
-        return None
-    if health.snapshot_age_s > STUCK_S:
-        return f"the engine thread has not turned for {health.snapshot_age_s:.0f} s"
-    idle = health.last_progress_age_s
-    if health.status is Status.STALLED and idle is not None and idle > STUCK_S:
-        return f"requests run, and there was no token or chunk for {idle:.0f} s"
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kernels.linking import link_torch
+from kernels.cpu.linking import link_torch
 from kernels.program import Ops, Program
 
 SETTING = "TANDEM_CPU_BACKEND"

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from engine.config import CLOSING_S
-from engine.process.notify import standstill
+from engine.process.standstill import standstill
 from engine.process.state_dir import ServiceRecord, read_record
 from engine.protocol import Status, decode_health
 from tandem.client.unrecorded import answers_unrecorded

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from kernels.linking import link_torch
+from kernels.cpu.linking import link_torch
 from tests.support.patience import LONG_S
 
 # Its constructor is done once somebody has written to the pipe.
@@ -28,7 +28,7 @@ __attribute__((constructor)) static void begin(void) {
 WRITE_MEANWHILE = """
 import os, sys, threading
 from pathlib import Path
-from kernels.linking import link
+from kernels.cpu.linking import link
 def write():
     with open(sys.argv[2], "wb", buffering=0) as pipe:
         pipe.write(b"x")
@@ -37,7 +37,7 @@ assert link(Path(sys.argv[1]), os.RTLD_LAZY)
 """
 LINKED = """
 import os, sys
-from kernels.linking import link_torch
+from kernels.cpu.linking import link_torch
 link_torch()
 assert "torch" not in sys.modules
 maps = open("/proc/self/maps").read()

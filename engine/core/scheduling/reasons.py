@@ -1,4 +1,5 @@
-"""Every sentence that says why a request or a lane does not move, with its numbers, in one place."""
+"""The sentences that say why a request or a lane does not move, with their numbers. The wait for memory is worded where
+its figures are: `engine.memory.admission`."""
 
 from __future__ import annotations
 

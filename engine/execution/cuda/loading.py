@@ -1,21 +1,19 @@
 """A model on a CUDA GPU: whether it fits, the upload of its weights, and the memory that its KV will lie in.
 
-Torch is imported where a GPU is used and no sooner: a process that serves on the CPU starts without it.
+Nothing here imports torch: a process that serves on the CPU starts without it (`system.py`).
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.execution.cuda.driver import supported
 from engine.execution.cuda.memory import Allocator, AllocatorBlocks, GpuProbe, KvMemory
 from engine.execution.cuda.page_stock import DeviceDriver, PageStock
 from engine.execution.cuda.vmm import device_ranges
-from engine.execution.devices import Gpu, Gpus, UnusableDevice, look
+from engine.execution.devices import Gpu, Gpus, UnusableDevice
 from engine.execution.runner import Runner
 from engine.memory.kv.ranges import RangeBacking
 from engine.memory.probe import MemoryReading
@@ -183,32 +181,3 @@ def _refuse_size(gpu: Gpu, tensors: Mapping[str, RawTensor], available: int) -> 
             f"{size(weights)} of weights there and up to {size(room)} more while they are unpacked: weights of "
             f"{size(fits)} would fit"
         )
-
-
-def _let_segments_grow(index: int) -> None:
-    """Have torch's allocator map pages, so that what loading frees goes back though weights lie beside it. Torch reads
-    this before its first allocation. A GPU whose driver cannot map pages keeps plain segments, and a user's own
-    settings stay."""
-    given = any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
-    if not given and supported(index) is None:
-        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
-
-
-class TorchCuda:
-    """The GPUs that the driver shows (implements CudaSystem)."""
-
-    def look(self) -> Gpus:
-        return look()
-
-    def open(self, gpu: Gpu) -> OpenGpu:
-        _let_segments_grow(gpu.index)
-        import torch
-
-        from engine.execution.cuda.gpu import TorchGpu
-
-        try:
-            if not torch.cuda.is_available():
-                raise UnusableDevice(f"{gpu.device}: torch {torch.__version__} cannot use the CUDA driver")
-            return TorchGpu(gpu)
-        except RuntimeError as error:
-            raise UnusableDevice(f"{gpu.device} ({gpu.name}) does not start: {error}") from error

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.process.notify import SILENT_LOAD_S, STUCK_S, Notifier, standstill
+from engine.process.notify import SILENT_LOAD_S, Notifier
+from engine.process.standstill import STUCK_S, standstill
 from engine.protocol import Health, Loading, Status
 from tests.support import fake_health
 

@@ -16,7 +16,6 @@ from engine.config import EngineConfig
 from engine.core.boot import Parts
 from engine.core.loading import load
 from engine.core.loop import Engine
-from engine.execution.cuda import loading as cuda_loading
 from engine.execution.cuda.memory import AllocatorBlocks
 from engine.execution.devices import UnusableDevice
 from engine.memory.budget import split_total
@@ -147,8 +146,8 @@ def test_segments_grow_where_the_driver_maps_pages_and_nobody_chose(
 ) -> None:
     environment = dict(given)
     monkeypatch.setattr(os, "environ", environment)
-    monkeypatch.setattr(cuda_loading, "supported", lambda _index: why_not)
-    cuda_loading._let_segments_grow(0)
+    monkeypatch.setattr(cuda_system, "supported", lambda _index: why_not)
+    cuda_system._let_segments_grow(0)
     assert environment.get("PYTORCH_ALLOC_CONF") == set_to
 
 
