@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.core.boot import Parts
 from engine.core.loading import load
 from engine.core.loop import Engine
+from engine.execution.cuda import system as cuda_system
 from engine.execution.cuda.memory import AllocatorBlocks
 from engine.execution.devices import UnusableDevice
 from engine.memory.budget import split_total
