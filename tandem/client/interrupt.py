@@ -1,7 +1,7 @@
-"""Ctrl-C while a coroutine runs: it ends the coroutine, wherever in its setting up or its end the key is pressed.
+"""Ctrl-C while a coroutine runs: it cancels the coroutine, also while that is being set up or ends.
 
-Python raises KeyboardInterrupt between any two instructions, so also within the making of an event loop, which then
-ends half made and complains. Here the key is only noted, and cancels the task that asked to hear of it.
+Python raises KeyboardInterrupt between any two instructions, also while an event loop is being made. Here Ctrl-C only
+cancels the task that runs. `asyncio.Runner` does so for the first of several: one conversation of 200 answers ended.
 """
 
 from __future__ import annotations

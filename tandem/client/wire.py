@@ -150,11 +150,6 @@ def _headers(*variables: str) -> dict[str, str]:
     return headers | {"Authorization": f"Bearer {token}"} if token else headers
 
 
-def _key_header() -> str:
-    key = _secret(KEY_VARIABLE)
-    return f"Authorization: Bearer {key}\r\n" if key else ""
-
-
 def _secret(variable: str) -> str:
     """The secret in a variable, empty where there is none. Raises CommandError (exit 2) for what no header can hold."""
     secret = os.environ.get(variable, "").strip()
@@ -212,9 +207,10 @@ async def stream(
     except OSError as why:
         raise NoAnswer(address.url, str(why)) from why
     try:
+        authorization = f"Authorization: Bearer {key}\r\n" if (key := _secret(KEY_VARIABLE)) else ""
         head = (
             f"POST {address.path}{path} HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nUser-Agent: {client}\r\n"
-            f"{_key_header()}Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            f"{authorization}Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         writer.write(head.encode() + body)
         await writer.drain()

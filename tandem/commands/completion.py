@@ -18,19 +18,11 @@ def completion() -> None:
     """
 
 
-@app.command()
-def bash() -> None:
-    """Print the script for bash."""
-    complete("source_bash")
+def _add(shell: str) -> None:
+    @app.command(shell, help=f"Print the script for {shell}.")
+    def script() -> None:
+        complete(f"source_{shell}")
 
 
-@app.command()
-def zsh() -> None:
-    """Print the script for zsh."""
-    complete("source_zsh")
-
-
-@app.command()
-def fish() -> None:
-    """Print the script for fish."""
-    complete("source_fish")
+for name in ("bash", "zsh", "fish"):
+    _add(name)

@@ -14,7 +14,6 @@ from tandem.exits import CommandError, Exit
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
 _CANNOT_BE_DONE = 409
 
 

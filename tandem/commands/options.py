@@ -9,7 +9,6 @@ import typer
 
 from tandem.client.register import running
 from tandem.settings.completers import Candidates
-from tandem.settings.flags import path_or_none
 
 
 def _engine_urls(incomplete: str) -> Candidates:
@@ -24,8 +23,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _absolute_or_none(text: str) -> Path | None:
-    path = path_or_none(text)
-    return path.absolute() if path else None
+    return Path(text).absolute() if text else None
 
 
 StateDirOption = Annotated[

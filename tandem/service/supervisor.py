@@ -133,7 +133,7 @@ class Supervisor:
             watch = watchdog.started(watch, time.monotonic())
             life = self._start()
             decision, watch = self._watch(life, watch)
-            code = life.end(self._log_line)
+            code = life.end(lambda text: self.say("warning", text))
             if isinstance(decision, Restart):
                 self.say("warning", f"the engine is restarted in {decision.pause_s:g} s: {decision.cause}")
                 self._restarting(decision.cause)
@@ -227,9 +227,6 @@ class Supervisor:
             self._log.write(msgspec.json.encode(line) + b"\n")
         else:
             self._log.write(f"{now.astimezone():%H:%M:%S} [{level}] {text} [tandem.supervisor]\n".encode())
-
-    def _log_line(self, text: str) -> None:
-        self.say("warning", text)
 
 
 class _Life:

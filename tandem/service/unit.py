@@ -154,17 +154,18 @@ def state_of(name: str) -> str | None:
 
 def systemctl(*words: str) -> str | None:
     """What `systemctl --user` prints on stdout, whatever its exit code; None where no user's systemd answers."""
-    if shutil.which("systemctl") is None:
+    done = _run("systemctl", "--user", *words)
+    return None if done is None or (done.returncode and not done.stdout.strip()) else done.stdout.strip()
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """Run a command of systemd; None where it is missing or does not answer in time."""
+    if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(
-            ["systemctl", "--user", *words], capture_output=True, text=True, timeout=ASK_S, stdin=subprocess.DEVNULL
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode and not done.stdout.strip():
-        return None
-    return done.stdout.strip()
 
 
 def answers() -> bool:
@@ -186,13 +187,8 @@ def manage(*words: str, wait_s: float = 300.0) -> None:
 
 def systemd_version() -> int | None:
     """The version of this box's systemd; None where there is none."""
-    if shutil.which("systemctl") is None:
-        return None
-    try:
-        printed = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, timeout=ASK_S).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.match(r"systemd (\d+)", printed)
+    done = _run("systemctl", "--version")
+    found = re.match(r"systemd (\d+)", done.stdout) if done else None
     return int(found[1]) if found else None
 
 
@@ -201,17 +197,8 @@ def lingers() -> bool | None:
     import getpass
 
     user = getpass.getuser()
-    if shutil.which("loginctl") is not None:
-        try:
-            done = subprocess.run(
-                ["loginctl", "show-user", user, "-p", "Linger", "--value"],
-                capture_output=True,
-                text=True,
-                timeout=ASK_S,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        if done.returncode == 0 and done.stdout.strip() in ("yes", "no"):
-            return done.stdout.strip() == "yes"
+    done = _run("loginctl", "show-user", user, "-p", "Linger", "--value")
+    if done is not None and done.returncode == 0 and done.stdout.strip() in ("yes", "no"):
+        return done.stdout.strip() == "yes"
     lingering = Path("/var/lib/systemd/linger")
     return (lingering / user).exists() if lingering.is_dir() else None

@@ -12,7 +12,7 @@ import typer
 
 from tandem.settings import completers
 from tandem.settings.origins import Flags
-from tandem.settings.table import TABLE, Setting
+from tandem.settings.table import BY_NAME, TABLE, Setting
 
 P = ParamSpec("P")
 
@@ -89,8 +89,7 @@ def _parameter(name: str, annotation: object) -> inspect.Parameter:
 
 def to_arguments(flags: Flags) -> list[str]:
     """The command line that says what `flags` says."""
-    by_name = {setting.name: setting.flag for setting in FLAGGED}
-    words = [f"{by_name[name]}={text}" for name, text in flags.values.items()]
+    words = [f"{BY_NAME[name].flag}={text}" for name, text in flags.values.items()]
     if flags.profile is not None:
         words.append(f"--profile={flags.profile}")
     if flags.env_file is not None:

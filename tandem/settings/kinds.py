@@ -88,10 +88,7 @@ class Gib:
     """An amount of memory: written in GiB, held in bytes."""
 
     metavar: str = "GIB"
-
-    @property
-    def allowed(self) -> str:
-        return f"a number of GiB from 0 to {MOST_GIB}"
+    allowed: str = f"a number of GiB from 0 to {MOST_GIB}"
 
     def parse(self, text: str) -> int:
         return round(Real(0, MOST_GIB).parse(text) * GIB)
@@ -100,10 +97,7 @@ class Gib:
 @dataclass(frozen=True, slots=True)
 class Switch:
     metavar: str = "on|off"
-
-    @property
-    def allowed(self) -> str:
-        return "on or off"
+    allowed: str = "on or off"
 
     def parse(self, text: str) -> bool:
         if text not in ("on", "off"):
@@ -132,10 +126,7 @@ class OneOf:
 @dataclass(frozen=True, slots=True)
 class Device:
     metavar: str = "auto|cpu|cuda[:N]"
-
-    @property
-    def allowed(self) -> str:
-        return "auto, cpu, cuda or cuda:N"
+    allowed: str = "auto, cpu, cuda or cuda:N"
 
     def parse(self, text: str) -> str:
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
@@ -148,10 +139,7 @@ class Words:
     """Any text on one line."""
 
     metavar: str = "TEXT"
-
-    @property
-    def allowed(self) -> str:
-        return "text on one line"
+    allowed: str = "text on one line"
 
     def parse(self, text: str) -> str:
         if not text.isprintable():
@@ -187,10 +175,7 @@ class Hosts:
     """Host names with commas between them; the port of one does not count."""
 
     metavar: str = "HOST,HOST"
-
-    @property
-    def allowed(self) -> str:
-        return "host names with commas between them, without scheme or path"
+    allowed: str = "host names with commas between them, without scheme or path"
 
     def parse(self, text: str) -> tuple[str, ...]:
         return _listed(text, self._parse_one)
@@ -209,10 +194,7 @@ class Origins:
     scheme's own."""
 
     metavar: str = "ORIGIN,ORIGIN"
-
-    @property
-    def allowed(self) -> str:
-        return "origins such as https://chat.example or http://box.lan:3000, with commas between them, or *"
+    allowed: str = "origins such as https://chat.example or http://box.lan:3000, with commas between them, or *"
 
     def parse(self, text: str) -> tuple[str, ...]:
         return _listed(text, self._parse_one)
@@ -233,10 +215,7 @@ class AnyPath:
     """A path; `~` is the home folder."""
 
     metavar: str = "PATH"
-
-    @property
-    def allowed(self) -> str:
-        return "a path"
+    allowed: str = "a path"
 
     def parse(self, text: str) -> Path:
         if "\0" in text:
