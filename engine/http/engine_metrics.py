@@ -76,7 +76,7 @@ def _state(health: Health) -> Iterable[Metric]:
     if health.last_progress_age_s is not None:
         yield _gauge("tandem_last_progress_age_seconds", "Time since a row was computed.", health.last_progress_age_s)
     defect = float(health.defect is not None)
-    yield _gauge("tandem_books_defect", "1 where the engine's books disagreed when it last fell idle.", defect)
+    yield _gauge("tandem_books_defect", "1 where a count of the engine disagreed when it last fell idle.", defect)
 
 
 def _requests(health: Health) -> Iterable[Metric]:
