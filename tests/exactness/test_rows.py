@@ -100,18 +100,18 @@ def make(name: str, config: LlamaConfig, form: QuantType, head_form: QuantType, 
     return CpuRunner(config, tensors, threads=threads, max_rows=160, backend=named(name))
 
 
-@pytest.mark.parametrize("batch neighbours", [2, 3, 4, 8, 16, 100])
-def test_company(subject: Subject, company: int) -> None:
+@pytest.mark.parametrize("neighbours", [2, 3, 4, 8, 16, 100])
+def test_batch_neighbours(subject: Subject, neighbours: int) -> None:
     """A decode row among others of other slots, at any place of the pass, with other lengths beside it."""
-    random = np.random.default_rng(company)
+    random = np.random.default_rng(neighbours)
     mine = tokens_of(random, 12, subject.vocab)
     alone = subject.path_alone(mine)
     subject.forget()
-    others = [SlotRows(s, 0, tokens_of(random, 1 + s % 5, subject.vocab)) for s in range(1, company)]
+    others = [SlotRows(s, 0, tokens_of(random, 1 + s % 5, subject.vocab)) for s in range(1, neighbours)]
     for i in range(0, len(others), 25):
         subject.logits(*others[i : i + 25])
     subject.logits(SlotRows(0, 0, mine[:-1]))
-    place = int(random.integers(company))
+    place = int(random.integers(neighbours))
     shares = [SlotRows(o.slot, len(o.tokens), tokens_of(random, 1, subject.vocab), logits=[0]) for o in others]
     shares.insert(place, SlotRows(0, len(mine) - 1, mine[-1:], logits=[0]))
     assert np.array_equal(subject.logits(*shares)[place], alone[-1])
