@@ -16,7 +16,8 @@ _EVERY = {"0.0.0.0": ("0.0.0.0",), "::": ("::", "0.0.0.0")}
 _AS_SEEN_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _TRIES_FOR_A_FREE_PORT = 20
-BACKLOG = 128
+BACKLOG = 1024
+"""Connections that the kernel holds until they are accepted; a client beyond them tries again after a second."""
 
 RECEIVE_BUFFER_BYTES = 256 << 10
 """Of what a client sends and is not read yet, what the kernel keeps for each connection (it doubles the figure); it
